@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 
 from strategies.exchange import read_each
 from strategies.fedavg import FedAvg
-from strategies.update_checks import check_norm, check_vector, over_the_median
+from strategies.update_checks import STATISTICS, check_norm, check_vector, over_the_median
+from unlearning.buffers import buffer_positions, check_variances, deviations, without_buffers
 from unlearning.errors import UpdateRefused
 from unlearning.methods.method import MethodInfo, Need, Problem, Reply
-from unlearning.methods.updates import RETAINED_UPDATE, num_retained
+from unlearning.methods.updates import RETAINED_UPDATE, num_retained, split_buffers
 from unlearning.parameters import Vector
+from unlearning.requests import NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +52,29 @@ class AskedExchange:
         beside = reply.arrays.get(RETAINED_UPDATE)
         if beside is not None:
             check_vector(beside, like=like)
-        for update in (self._change(client, reply), beside):
+        reply = split_buffers(self.problem.task, self.info, reply)
+        if (model := self._buffers_of(client, reply)) is not None:
+            check_variances(self.problem.task, model)
+        for update in (self._change(client, reply), reply.arrays.get(RETAINED_UPDATE)):
             if update is not None:
                 check_norm(update, fedavg.settings.max_update_norm)
         return reply
 
+    def _buffers_of(self, client: str, reply: Reply) -> Vector | None:
+        """Return a model (d,) with the buffers that an answer reports; None where the method may use none of it."""
+        if self.info.replies_are_models:
+            return reply.vector
+        start, leaves = self.starts[client], self.problem.targets.get(client, NOTHING).everything
+        if reply.buffers is None or leaves or start.size != reply.vector.size:
+            return None
+        model = start.copy()
+        model[buffer_positions(self.problem.task)] += reply.buffers
+        return model
+
     def _change(self, client: str, reply: Reply) -> Vector | None:
         """Compute by what the answer's training has changed the model (d,); None where it is no such thing."""
         if self.info.replies_are_models:
-            return reply.vector - self.starts[client]
+            return without_buffers(self.problem.task, reply.vector - self.starts[client])
         return reply.vector if self.info.replies_are_updates else None
 
     def _over_the_median(self, sound: Mapping[str, Reply], factor: float) -> dict[str, str]:
@@ -69,11 +85,20 @@ class AskedExchange:
         is their mean, and nobody can say which of two is wrong. Then the gate and `max-update-norm` are what is left.
         """
         does_without = not {Need.REQUESTER_ONLINE, Need.EVERY_CLIENT_ONLINE} & self.info.needs
-        changes = {
-            client: change
+        compared = {
+            client: reply
             for client, reply in sound.items()
             if (does_without or client not in self.problem.targets)
             and reply.num_examples  # one without weight would pull the median down
-            and (change := self._change(client, reply)) is not None
         }
-        return over_the_median(changes, factor)
+        changes = {
+            client: change
+            for client, reply in compared.items()
+            if (change := self._change(client, reply)) is not None
+        }
+        spread = {
+            client: deviations(self.problem.task, model)
+            for client, reply in compared.items()
+            if (model := self._buffers_of(client, reply)) is not None
+        }
+        return over_the_median(spread, factor, what=STATISTICS) | over_the_median(changes, factor)

@@ -9,10 +9,12 @@ from strategies.messages import reply_of
 from strategies.roster import Roster
 from strategies.round_plan import RoundRules
 from strategies.update_checks import check_norm, check_vector
+from unlearning.buffers import check_variances, without_buffers
 from unlearning.errors import UpdateRefused
 from unlearning.methods.method import Reply
 from unlearning.parameters import Vector
 from unlearning.stores import Arrays
+from unlearning.tasks.task import Task
 from unlearning.untrusted import reason_of
 
 
@@ -20,10 +22,11 @@ from unlearning.untrusted import reason_of
 class AskedRound:
     """What was sent to whom, and so what an answer has to be like.
 
-    model: the global one (d,). sent: the arrays beside it. clients: by the id of the node that was asked.
-    max_norm: of the change of the model; 0 for no bound.
+    task: what is learnt. model: the global one (d,). sent: the arrays beside it.
+    clients: by the id of the node that was asked. max_norm: of the change of the model; 0 for no bound.
     """
 
+    task: Task
     model: Vector
     sent: Arrays
     clients: Mapping[int, str]
@@ -71,6 +74,7 @@ class AskedRound:
         if reply.num_examples < 1:
             raise UpdateRefused("It was trained on no example.")
         check_vector(reply.vector, like=self.model)
-        check_norm(reply.vector - self.model, self.max_norm)
+        check_variances(self.task, reply.vector)
+        check_norm(without_buffers(self.task, reply.vector - self.model), self.max_norm)
         self.rules.check(self.sent, reply.arrays)
         return reply

@@ -39,8 +39,9 @@ from strategies.roster import Member, Roster
 from strategies.round_plan import RoundOutcome, RoundPlan
 from strategies.run_config import RunSettings
 from strategies.task_source import MakeTask, TaskSource
-from strategies.update_checks import over_the_median
+from strategies.update_checks import STATISTICS, over_the_median
 from strategies.waiting import wait_for
+from unlearning.buffers import deviations, without_buffers
 from unlearning.methods.method import Reply
 from unlearning.methods.preparation import FederatedRound
 from unlearning.parameters import Vector
@@ -174,6 +175,7 @@ class FedAvg(Strategy):
     ) -> dict[str, Message]:
         """Return the round's messages by client id, to the sample or to the clients `among` that are online."""
         asked = AskedRound(
+            task=self.task,
             model=vector_of(arrays),
             sent=beside_the_model(arrays),
             clients={},
@@ -263,12 +265,13 @@ class FedAvg(Strategy):
         assert self._asked is not None, "train_messages comes first"
         accepted, refused = self._asked.read(server_round, replies, self.roster)
         too_many = self._too_many(accepted)
+        sound = {client: reply.vector for client, reply in accepted.items() if client not in too_many}
         changes = {
-            client: reply.vector - self._asked.model
-            for client, reply in accepted.items()
-            if client not in too_many
+            client: without_buffers(self.task, model - self._asked.model) for client, model in sound.items()
         }
-        too_large = over_the_median(changes, self.settings.max_norm_factor)
+        spread = {client: deviations(self.task, model) for client, model in sound.items()}
+        factor = self.settings.max_norm_factor
+        too_large = over_the_median(spread, factor, what=STATISTICS) | over_the_median(changes, factor)
         refused |= too_many | too_large
         for who, reason in refused.items():
             speaker = who if who.startswith("node ") else f"client {who}"

@@ -21,6 +21,7 @@ from strategies.exchange import read_each
 from strategies.fedavg import FedAvg
 from strategies.messages import MAX_EXAMPLES, named_arrays
 from strategies.update_checks import check_norm, check_vector, over_the_median
+from unlearning.buffers import check_variances, without_buffers
 from unlearning.errors import UpdateRefused
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.verification.shadow_models import ShadowFits, join_fits
@@ -89,7 +90,7 @@ def average_shadows(
     models: list[Vector] = []
     for number, start in enumerate(before):
         mine = {client: local[number] for client, local in accepted.items() if number in local}
-        changes = {client: model - start for client, (_, model) in mine.items()}
+        changes = {client: without_buffers(fedavg.task, model - start) for client, (_, model) in mine.items()}
         too_large = over_the_median(changes, fedavg.settings.max_norm_factor)
         entering = {client: pair for client, pair in mine.items() if client not in too_large}
         for part, local in enumerate(own):
@@ -143,6 +144,7 @@ def _read_models(client: str, content: RecordDict, before: Sequence[Vector], fed
             raise UpdateRefused(f"The shadow model {number} is missing.")
         check_vector(model, like=before[number])
         fedavg.check_count(client, count)
-        check_norm(model - before[number], fedavg.settings.max_update_norm)
+        check_variances(fedavg.task, model)
+        check_norm(without_buffers(fedavg.task, model - before[number]), fedavg.settings.max_update_norm)
         found[number] = (count, model)
     return found

@@ -72,19 +72,24 @@ def check_norm(change: Vector, bound: float) -> None:
         raise UpdateRefused(f"Its norm is {norm:.3g}, max-update-norm allows {bound:g}.")
 
 
-def over_the_median(changes: Mapping[str, Vector], factor: float) -> dict[str, str]:
+STATISTICS = "The norm of its running statistics' deviations"
+
+
+def over_the_median(
+    changes: Mapping[str, Vector], factor: float, *, what: str = "Its norm"
+) -> dict[str, str]:
     """Return which changes of the model are larger than `factor` times the median norm of all, and by how much.
 
     A minority of any size and norm cannot move the median beyond the norms of the others. `factor` 0 means
     no bound; neither is there one where the median is 0, for then most clients had nothing to change. Of two
-    changes the median is the mean, so a factor of 2 or more refuses neither.
+    changes the median is the mean, so a factor of 2 or more refuses neither. what: is measured, for the message.
     """
     if factor <= 0 or not changes:
         return {}
     norms = {client: float(np.linalg.norm(change.astype(np.float64))) for client, change in changes.items()}
     middle = median(norms.values())
     return {
-        client: f"Its norm is {norm:.3g}, max-norm-factor allows {factor:g} times the median {middle:.3g}."
+        client: f"{what} is {norm:.3g}, max-norm-factor allows {factor:g} times the median {middle:.3g}."
         for client, norm in norms.items()
         if 0 < factor * middle < norm
     }

@@ -13,6 +13,7 @@ from strategies.round_plan import RoundOutcome, RoundPlan
 from unlearning.methods.method import Reply
 from unlearning.parameters import Vector
 from unlearning.tasks import TaskSettings, make_task
+from unlearning.tasks.task import Task
 
 START = np.array([1.0, 2.0, 3.0])
 Answer = float | tuple[int, Vector] | Exception
@@ -34,8 +35,9 @@ def app_answering(answer: Callable[[str], Reply]) -> Callable[[Message, Context]
 class OneRound:
     """A federation whose clients answer as `answers` says at that moment; node ids count from 1001.
 
-    An answer is a number of examples and a model, a number that is added to every parameter of `START` (of one
+    An answer is a number of examples and a model, a number that is added to every parameter of `start` (of one
     example), or an error that is raised. clients: by node, where they are others than those of `answers`.
+    task: what is learnt, of which `start` is the model; without one the model is of no task's length.
     """
 
     def __init__(
@@ -43,25 +45,28 @@ class OneRound:
         answers: Mapping[str, Answer],
         clients: Sequence[str] = (),
         plan: RoundPlan | None = None,
+        task: Task | None = None,
+        start: Vector = START,
         **settings: Any,
     ) -> None:
+        self.start = start
         self.answers = dict(answers)
         configs = [{"client-id": name} for name in clients or answers]
         self.grid = InProcessGrid(app_answering(self._reply), configs, {})
         given = {"num_clients": len(answers), "wait_timeout_s": 0.1, **settings}
-        self.strategy = FedAvg(make_task(TaskSettings()), plan=plan or RoundPlan(), **given)
+        self.strategy = FedAvg(task or make_task(TaskSettings()), plan=plan or RoundPlan(), **given)
         self.outcome = RoundOutcome()
 
     def _reply(self, client: str) -> Reply:
         answer = self.answers[client]
         if isinstance(answer, Exception):
             raise answer
-        count, vector = answer if isinstance(answer, tuple) else (1, START + answer)
+        count, vector = answer if isinstance(answer, tuple) else (1, self.start + answer)
         return Reply(vector=vector, num_examples=count)
 
     def run(self, forge: Forge = list, number: int = 1) -> Vector | None:
         """The model after round `number`, in which the server gets what `forge` makes of the answers."""
-        asked = self.strategy.configure_train(number, model_record(START), ConfigRecord(), self.grid)
+        asked = self.strategy.configure_train(number, model_record(self.start), ConfigRecord(), self.grid)
         answers = forge(list(self.grid.send_and_receive(asked)))
         self.outcome = self.strategy.aggregate(number, answers)
         return self.outcome.model
@@ -73,7 +78,7 @@ class OneRound:
 
     def messages(self) -> dict[str, Message]:
         """What round 1 would ask of whom."""
-        return self.strategy.train_messages(1, model_record(START), self.grid)
+        return self.strategy.train_messages(1, model_record(self.start), self.grid)
 
     def unasked(self, node_id: int) -> Message:
         """What a node answers in round 1 that the strategy has not asked."""

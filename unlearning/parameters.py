@@ -1,8 +1,8 @@
 """A model as one flat vector, and back.
 
 The vector holds every floating-point tensor of `state_dict()` in its order: parameters, and buffers
-such as a running mean. Integer buffers (a batch counter) are not part of it and stay as they are. A parameter that the
-model has under several names (tied weights) is in the vector once, under the first of them.
+such as a running mean (`unlearning.buffers`). Integer buffers (a batch counter) are not part of it and stay as they
+are. A parameter that the model has under several names (tied weights) is in the vector once, under the first of them.
 
 Of a model with frozen parameters (`requires_grad` is false) it holds the others only. The frozen ones, and all buffers,
 stay at home: the task makes them, the same on every machine. So running statistics are the task's too and no training
@@ -35,6 +35,7 @@ class Slot:
     shape: tuple[int, ...]
     start: int
     stop: int
+    is_buffer: bool = False
 
 
 _MARK = "flower-unlearning"
@@ -176,7 +177,8 @@ def layout(model: nn.Module) -> tuple[Slot, ...]:
     slots: list[Slot] = []
     position = 0
     for name, tensor in travelling(model).items():
-        slots.append(Slot(name, tuple(tensor.shape), position, position + tensor.numel()))
+        is_buffer = not isinstance(tensor, nn.Parameter)
+        slots.append(Slot(name, tuple(tensor.shape), position, position + tensor.numel(), is_buffer))
         position += tensor.numel()
     return tuple(slots)
 

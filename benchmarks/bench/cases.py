@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
+from server.bench.columns import RETRAIN, own_retrain
 
 from unlearning.methods.registry import preparations
 from unlearning.requests import Granularity, Target
@@ -115,6 +116,17 @@ class Contender(Strict):
     def trains_alone(self) -> bool:
         """Whether its federation is trained in a way of its own, so that nobody shares its Original."""
         return any(item.preparation.replaces_training for item in preparations(self.prepare).values())
+
+    @property
+    def retraining(self) -> str:
+        """The setting `prepare` of the retraining that it is compared with; empty for the ordinary one."""
+        has_own = any(item.preparation.has_own_retraining for item in preparations(self.prepare).values())
+        return self.prepare if has_own else ""
+
+    @property
+    def retrain(self) -> str:
+        """The name of the row that it is compared with."""
+        return own_retrain(self.name) if self.retraining else RETRAIN
 
 
 class Published(Strict):

@@ -13,6 +13,22 @@ Row: TypeAlias = dict[str, Any]
 """One case of one method and seed, as JSON."""
 
 ORIGINAL, RETRAIN = "original", "retrain"
+_OWN_RETRAIN = "retrain, by "
+
+
+def own_retrain(method: str) -> str:
+    """Return the name of the row of a retraining of the method's own kind."""
+    return f"{_OWN_RETRAIN}{method}"
+
+
+def is_retrain(name: str) -> bool:
+    """Return whether a row of this name is a retraining, which others are compared with."""
+    return name == RETRAIN or name.startswith(_OWN_RETRAIN)
+
+
+def retrain_for(method: str, groups: Mapping[str, Sequence[Row]]) -> Sequence[Row]:
+    """Return the rows that those of a method are compared with: its own kind of retraining, if there is one."""
+    return groups.get(own_retrain(method)) or groups.get(RETRAIN, ())
 
 
 class Beside(StrEnum):
@@ -60,11 +76,11 @@ class Column:
             return "not finite"
         mean, reference = statistics.fmean(known.values()), self._known(retrained)
         both = sorted(known.keys() & reference.keys())
-        if self.beside is Beside.DISTANCE and both and method != RETRAIN:
+        if self.beside is Beside.DISTANCE and both and not is_retrain(method):
             distances = [abs(known[seed] - reference[seed]) for seed in both]
             return f"{self._written(mean)} ({self._spread(distances)})"
         text = self._spread([*known.values()]) if self.has_spread else self._written(mean)
-        if self.beside is Beside.GAIN and both and method not in (ORIGINAL, RETRAIN) and mean:
+        if self.beside is Beside.GAIN and both and method != ORIGINAL and not is_retrain(method) and mean:
             text += f" ({statistics.fmean(reference[seed] for seed in both) / mean:.3g}×)"
         return text
 

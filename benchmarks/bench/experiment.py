@@ -32,7 +32,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from benchmarks.bench.cases import Case, Contender, Published, Setting, Strict
-from benchmarks.bench.columns import COLUMNS, ORIGINAL, RETRAIN
+from benchmarks.bench.columns import COLUMNS, ORIGINAL, RETRAIN, is_retrain
 from benchmarks.bench.experiment_files import read_values, shipped_experiments
 from strategies import built_in
 from strategies.run_config import RunSettings
@@ -165,7 +165,7 @@ class Experiment(Strict):
     def _problems_of_methods(self) -> Iterable[str]:
         prepared: dict[str, str] = {}
         for contender in self.methods:
-            if contender.name in (ORIGINAL, RETRAIN):
+            if contender.name == ORIGINAL or is_retrain(contender.name):
                 yield f"methods, {contender.name}: the tables have a row of that name; give it a title."
             try:
                 method = method_named(contender.method)
@@ -174,6 +174,11 @@ class Experiment(Strict):
             except (RequestError, ConfigurationError) as exc:
                 yield f"methods, {contender.name}: {exc}"
                 continue
+            if self.oracles and contender.retraining:
+                yield (
+                    f"methods, {contender.name}: it is compared with a Retrain of its own kind, of which there are no "
+                    "oracles. Leave it out."
+                )
             if method.info.preparation is not None and contender.method not in preparing:
                 yield f'methods, {contender.name}: it needs prepare: "{contender.method}".'
             for name, entry in {} if contender.trains_alone else preparing.items():

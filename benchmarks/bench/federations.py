@@ -149,14 +149,16 @@ class SeedFederations:
             write_atomically(directory / FACTS, json.dumps(facts).encode())
             return directory
 
-    def retrained_directory(self, case: Case) -> Path:
-        """Return where the federation is that never saw what the case forgets."""
-        return self.directory / f"retrained-{digest(case.decisive)}"
+    def retrained_directory(self, case: Case, prepare: str = "") -> Path:
+        """Return where the federation is that never saw what the case forgets, trained ordinarily or as prepared."""
+        key = [case.decisive, prepare] if prepare else case.decisive
+        return self.directory / f"retrained-{digest(key)}"
 
-    def retrain(self, case: Case) -> RunSettings:
+    def retrain(self, case: Case, prepare: str = "") -> RunSettings:
         """Train the federation that never saw what the case forgets; return its settings."""
-        directory = self.retrained_directory(case)
-        settings = self.settings(directory, **{"shadow-federations": 0})  # no deletion asks them there
+        directory = self.retrained_directory(case, prepare)
+        # no deletion asks the shadow federations there
+        settings = self.settings(directory, **{"shadow-federations": 0, "prepare": prepare})
         with self.alone(directory.name):
             store = CheckpointStore(directory / "checkpoints")
             if store.newest() is None:

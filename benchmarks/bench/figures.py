@@ -8,7 +8,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.bench.columns import ORIGINAL, RETRAIN, Row
+from benchmarks.bench.columns import ORIGINAL, RETRAIN, Row, is_retrain, retrain_for
 from benchmarks.bench.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def draw(experiment: Experiment, rows: Sequence[Row], output: Path) -> list[Path
         for row in rows:
             if (row["setting"], row["case"]) == section and "failed" not in row:
                 groups.setdefault(row["method"], []).append(row)
-        methods = [name for name in groups if name not in (ORIGINAL, RETRAIN)]
+        methods = [name for name in groups if name != ORIGINAL and not is_retrain(name)]
         if len(methods) < _FEWEST or RETRAIN not in groups:
             continue
         palette = [mpl.colormaps["tab20"](index) for index in range(20)]  # ten hues, each dark and light
@@ -107,8 +107,8 @@ def _forgetting(axes: "Axes", groups: Groups, styles: Styles) -> None:
 def _speed(axes: "Axes", groups: Groups, styles: Styles) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    retrain = statistics.fmean(row["seconds"] for row in groups[RETRAIN])
     for name, (colour, marker) in styles.items():
+        retrain = statistics.fmean(row["seconds"] for row in retrain_for(name, groups))
         seconds = statistics.fmean(row["seconds"] for row in groups[name])
         test = 100 * _mean(groups[name], "test")
         if seconds > 0:
@@ -178,7 +178,7 @@ def _recovers(groups: Groups, methods: Iterable[str]) -> bool:
 
 
 def _gap(groups: Groups, name: str, value_of: Callable[[Row], float | None]) -> float | None:
-    reference = {row["seed"]: value_of(row) for row in groups[RETRAIN]}
+    reference = {row["seed"]: value_of(row) for row in retrain_for(name, groups)}
     pairs = [(value_of(row), reference.get(row["seed"])) for row in groups[name]]
     gaps = [100 * abs(own - other) for own, other in pairs if own is not None and other is not None]
     return statistics.fmean(gaps) if gaps else None

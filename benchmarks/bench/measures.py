@@ -9,6 +9,7 @@ import numpy as np
 from benchmarks.bench.cases import Backdoor
 from benchmarks.bench.columns import Row
 from server.ledger import Ledger
+from unlearning.buffers import without_buffers
 from unlearning.errors import DataError
 from unlearning.evaluation import evaluate, predict
 from unlearning.methods.eligibility import FederationProfile
@@ -114,9 +115,13 @@ def beside_retrain(
     """Return how far the unlearned model is from the retrained one; nothing for models of different length."""
     if retrained.size != unlearned.size:
         return {}  # an ensemble has another length
+    weights = {
+        name: without_buffers(task, model)
+        for name, model in (("original", original), ("unlearned", unlearned), ("retrained", retrained))
+    }
     row: Row = {
-        "parameter_gap": parameter_gap(retrained, unlearned),
-        "moved": parameter_gap(original, unlearned),
+        "parameter_gap": parameter_gap(weights["retrained"], weights["unlearned"]),
+        "moved": parameter_gap(weights["original"], weights["unlearned"]),
     }
     if test is not None:
         some = test.select(np.arange(min(len(test), COMPARED_EXAMPLES)))

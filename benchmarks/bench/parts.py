@@ -55,7 +55,7 @@ def of_any_machine(run: Mapping[str, Any]) -> dict[str, Any]:
 class Part:
     """One row of the results: a case and who forgets; `contender` is None for Original, Retrain and oracles.
 
-    seeds: of the oracles that are trained together.
+    seeds: of the oracles that are trained together. prepare: of a retraining of a method's own kind.
     """
 
     setting: Setting
@@ -63,6 +63,7 @@ class Part:
     name: str
     contender: Contender | None = None
     seeds: tuple[int, ...] = ()
+    prepare: str = ""
 
     @property
     def title(self) -> str:
@@ -75,12 +76,18 @@ def parts_of(experiment: Experiment, setting: Setting, seed: int) -> list[Part]:
     parts = [Part(setting, case, name) for case in experiment.cases for name in (ORIGINAL, RETRAIN)]
     if seeds := _oracle_seeds(experiment, seed):
         parts += [Part(setting, case, ORACLES, seeds=seeds) for case in experiment.cases]
-    return parts + [
-        Part(setting, case, contender.name, contender)
+    served = [
+        (case, contender)
         for case in experiment.cases
         for contender in experiment.methods
         if experiment.serves(contender, case)
     ]
+    parts += [
+        Part(setting, case, contender.retrain, prepare=contender.retraining)
+        for case, contender in served
+        if contender.retraining
+    ]
+    return parts + [Part(setting, case, contender.name, contender) for case, contender in served]
 
 
 def _oracle_seeds(experiment: Experiment, seed: int) -> tuple[int, ...]:
@@ -121,7 +128,7 @@ def row_path(directory: Path, experiment: Experiment, part: Part) -> Path:
     contender: Any = (
         part.contender.model_dump(mode="json", exclude={"title"}) if part.contender else part.name
     )
-    key = [decisive, part.case.decisive, contender, *part.seeds]
+    key = [decisive, part.case.decisive, contender, *part.seeds, *([part.prepare] if part.prepare else [])]
     return directory / f"{safe(part.case.name)}--{safe(part.name)}-{digest(key)}.json"
 
 

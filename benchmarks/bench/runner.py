@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench import oracles, shadows
-from benchmarks.bench.columns import RETRAIN, Row
+from benchmarks.bench.columns import Row, is_retrain
 from benchmarks.bench.experiment import Experiment
 from benchmarks.bench.made import all_loads, all_made
 from benchmarks.bench.parts import ORACLES, Part, of_any_machine, parts_of
@@ -113,7 +113,7 @@ def cost(experiment: Experiment) -> str:
     trained = len(experiment.settings) * len(experiment.seeds) * alone
     numbers = {
         "trainings": trained,
-        "retrainings": sum(part.name == RETRAIN for part in parts),
+        "retrainings": sum(is_retrain(part.name) for part in parts),
         "oracles": sum(len(part.seeds) for part in parts),
         "deletions": sum(part.contender is not None for part in parts),
     }

@@ -31,6 +31,7 @@ from unlearning.durable_files import write_atomically
 from unlearning.methods.registry import method_named
 from unlearning.plain import from_plain
 from unlearning.requests import Status
+from unlearning.tasks.task import Task
 from unlearning.verification.measurement import Measurement, measure
 from unlearning.verification.observations import merge
 
@@ -89,7 +90,7 @@ class SeedRun:
             return self._forgotten(part.case, part.contender, directory)
         if part.name == ORACLES:
             return self._oracles(part)
-        return self._original(part.case) if part.name == ORIGINAL else self._retrain(part.case)
+        return self._original(part.case) if part.name == ORIGINAL else self._retrain(part)
 
     # --- the four kinds of parts
 
@@ -126,9 +127,10 @@ class SeedRun:
             | measures.faithfulness(row, row, retrained)
         )
 
-    def _retrain(self, case: Case) -> Row:
-        settings = self.federations.retrain(case)
-        return self._of_training(self.federations.retrained_directory(case), settings, case)
+    def _retrain(self, part: Part) -> Row:
+        settings = self.federations.retrain(part.case, part.prepare)
+        directory = self.federations.retrained_directory(part.case, part.prepare)
+        return self._of_training(directory, settings, part.case)
 
     def _of_training(self, directory: Path, settings: RunSettings, case: Case) -> Row:
         state = newest(directory)
@@ -146,7 +148,8 @@ class SeedRun:
     def _forgotten(self, case: Case, contender: Contender, directory: Path) -> Row:
         prepare = contender.preparing if contender.trains_alone else self.experiment.shared_prepare()
         original = self.federations.original(prepare)
-        beside = {name: self.row(Part(self.setting, case, name)) for name in (ORIGINAL, RETRAIN)}
+        retraining = contender.retraining
+        retrained = self.row(Part(self.setting, case, contender.retrain, prepare=retraining))
         shutil.rmtree(directory, ignore_errors=True)
         with self.federations.alone(original.name):
             shutil.copytree(original, directory, copy_function=_copy)
@@ -154,7 +157,7 @@ class SeedRun:
             directory,
             **{
                 "prepare": "; ".join(facts_of(original)["prepare"].values()),
-                "recovery-target": max(self._recovery_target(case, beside[RETRAIN]), 1e-6),
+                "recovery-target": max(self._recovery_target(case, retrained, retraining), 1e-6),
             },
         )
         grid, title = self.federations.grid(settings), f"{case.name}: {contender.name}"
@@ -177,28 +180,36 @@ class SeedRun:
                 **self._measured_last(context, state, reports, case),
                 **_of_deletion(context, reports, original, only_recovers=only_recovers),
                 **_storage(newest(original), measures.stored_bytes(original, contender.method)),
-                **self._beside_retrain(case, newest(original), state),
+                **self._beside_retrain(case, newest(original), state, retraining),
             }
         shutil.rmtree(directory)  # the row is all that is left of it; histories are large
         row["figures"] = row.pop("figures_after") | row["figures"]
-        return row | measures.faithfulness(beside[ORIGINAL], row, beside[RETRAIN])
+        # the federation's own Original: another kind of training has another score
+        before = from_plain(Measurement, reports[0]["measurements"][0])
+        return row | measures.faithfulness({"test": before.score("test")}, row, retrained)
 
-    def _recovery_target(self, case: Case, retrained: Row) -> float:
+    def _recovery_target(self, case: Case, retrained: Row, prepare: str = "") -> float:
         """Return Retrain's score on what recovery is judged by: the test examples without the forgotten class."""
         if case.class_label is None:
             return retrained["test"] or 0.0
-        test_set = ServerTestSet(task_of(self.federations.run), self.data.test, self.federations.run)
-        model = newest(self.federations.retrained_directory(case)).parameters
+        test_set = ServerTestSet(self._task(prepare), self.data.test, self.federations.run)
+        model = newest(self.federations.retrained_directory(case, prepare)).parameters
         return test_set.score(model, without=frozenset({case.class_label})) or 0.0
 
     # --- measures
 
-    def _beside_retrain(self, case: Case, original: FederationState, state: FederationState) -> Row:
+    def _task(self, prepare: str) -> Task:
+        """Return what a federation learns that is trained with this preparation."""
+        return task_of(self.federations.settings(self.directory, prepare=prepare))
+
+    def _beside_retrain(
+        self, case: Case, original: FederationState, state: FederationState, prepare: str = ""
+    ) -> Row:
         return measures.beside_retrain(
-            task_of(self.federations.run),
+            self._task(prepare),
             original=original.parameters,
             unlearned=state.parameters,
-            retrained=newest(self.federations.retrained_directory(case)).parameters,
+            retrained=newest(self.federations.retrained_directory(case, prepare)).parameters,
             test=self.data.test,
             forgotten=self.data.forgotten(case),
         )

@@ -4,14 +4,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.bench.cases import Case, Published, Setting
-from benchmarks.bench.columns import COLUMNS, ORIGINAL, RETRAIN, TABLES, Row
+from benchmarks.bench.columns import COLUMNS, ORIGINAL, RETRAIN, TABLES, Row, retrain_for
 from benchmarks.bench.experiment import Experiment
 
 TITLES = {ORIGINAL: "Original", RETRAIN: "Retrain"}
 
 LEGEND = (
     "Mean over seeds; ± standard deviation. (Δ): mean ± standard deviation of the distance to Retrain of the same "
-    "seed, in points where the figure is in %. (×): Retrain's cost over the method's, unlearning and recovery "
+    "seed, in points where the figure is in %. A method whose model is of another kind than ordinary training's is "
+    "compared with a Retrain of its own kind. (×): Retrain's cost over the method's, unlearning and recovery "
     "together. Recovery ends at Retrain's test score (without the class, where one is forgotten) or after the most "
     "rounds allowed. Attacks in %: the share of the forgotten examples called members. Bytes are payload in both "
     "directions, seconds those of exchanges with clients one after the other, both measured; FLOPs are those of the "
@@ -45,7 +46,7 @@ def markdown(
 
 def _section(experiment: Experiment, setting: Setting, case: Case, rows: Sequence[Row]) -> Iterable[str]:
     mine = [row for row in rows if (row["setting"], row["case"]) == (setting.name, case.name)]
-    names = [ORIGINAL, *(contender.name for contender in experiment.methods), RETRAIN]
+    names = [ORIGINAL, *(contender.name for contender in experiment.methods), *_retrainings(experiment)]
     groups = {name: group for name in names if (group := [row for row in mine if row["method"] == name])}
     published = [item for item in experiment.published if item.belongs(setting, case)]
     heading = ": ".join(filter(None, (setting.name, case.name)))
@@ -68,10 +69,17 @@ def _section(experiment: Experiment, setting: Setting, case: Case, rows: Sequenc
         yield from (f"Not in this table, because they refuse such a request: {', '.join(left_out)}.", "")
 
 
+def _retrainings(experiment: Experiment) -> list[str]:
+    """Return the rows that others are compared with."""
+    return [*dict.fromkeys([RETRAIN, *(contender.retrain for contender in experiment.methods)])]
+
+
 def _not_run(experiment: Experiment, case: Case, rows: Sequence[Row]) -> Iterable[str]:
     """Yield each method that lacks rows, with the seeds in brackets where it has others."""
-    names = [ORIGINAL, RETRAIN, *(one.name for one in experiment.methods if experiment.serves(one, case))]
-    for name in names:
+    served = [one for one in experiment.methods if experiment.serves(one, case)]
+    for name in dict.fromkeys(
+        [ORIGINAL, RETRAIN, *(one.name for one in served), *(one.retrain for one in served)]
+    ):
         there = {row["seed"] for row in rows if row["method"] == name}
         absent = [str(seed) for seed in experiment.seeds if seed not in there]
         if absent:
@@ -82,9 +90,10 @@ def _table(
     groups: Mapping[str, Sequence[Row]], columns: Sequence[str], published: Sequence[Published]
 ) -> Iterable[str]:
     """Yield a table; a column in which nobody has a figure is left out, and so is a table without columns."""
-    retrained = groups.get(RETRAIN, ())
     cells = {
-        column: [COLUMNS[column].cell(name, group, retrained) for name, group in groups.items()]
+        column: [
+            COLUMNS[column].cell(name, group, retrain_for(name, groups)) for name, group in groups.items()
+        ]
         for column in columns
     }
     shown = [column for column, values in cells.items() if set(values) != {"–"}]

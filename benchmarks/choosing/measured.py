@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from benchmarks.bench.columns import ORIGINAL, RETRAIN, Row
+from benchmarks.bench.columns import ORIGINAL, RETRAIN, Row, is_retrain, retrain_for
 from benchmarks.bench.experiment import found
 from server.requests.comparisons import Comparison, Figures
 
@@ -78,8 +78,12 @@ def comparison(case: Case, results: Path = RESULTS) -> Comparison:
         if (row["setting"], row["case"]) == (case.setting, case.case) and row["method"] not in titles:
             groups.setdefault(row["method"], []).append(row)
     (granularity,) = {item.granularity for item in experiment.cases if item.name == case.case}
-    retrained = {row["seed"]: row for row in groups.pop(RETRAIN)}
-    figures = {name: _figures(rows, retrained, case) for name, rows in groups.items()}
+    retrained = {row["seed"]: row for row in groups[RETRAIN]}
+    figures = {
+        name: _figures(rows, {row["seed"]: row for row in retrain_for(name, groups)}, case)
+        for name, rows in groups.items()
+        if not is_retrain(name)
+    }
     size = next(iter(retrained.values()))["storage"] // 4  # Retrain keeps one model in single precision
     return Comparison(
         title=case.title,

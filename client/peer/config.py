@@ -16,6 +16,7 @@ from client.peer.rules import PeerRules
 from strategies.run_config import TYPED
 from strategies.sessions.endpoint import Tls
 from strategies.tls_files import is_loopback, read_pem
+from unlearning.buffers import buffer_positions
 from unlearning.certified import logistic_constants, trajectory_norm, unmet_assumptions
 from unlearning.decentralised import (
     CorrectionSettings,
@@ -208,6 +209,7 @@ class PeerConfig(_Section):
             mixes_first=self.training.local_steps != 1,
             limits=self._limits(task, start),
             count_factor=self.limits.count_factor,
+            buffers=tuple(buffer_positions(task).tolist()),
         )
 
     def _limits(self, task: Task, start: Vector) -> Limits:

@@ -8,6 +8,7 @@ import numpy as np
 
 from client.peer.items import RELEASE
 from client.peer.rules import Round
+from unlearning.buffers import without_buffers
 from unlearning.certified import (
     AccountedRelease,
     Constants,
@@ -178,6 +179,9 @@ class SiteLearner:
                 unmet=(*unmet_assumptions(self.task, settings.l2), *_describe_approximation(settings)),
             )
             made = perturb(made, certificate, self.generator, as_published=settings.as_published)
+            made = replace(
+                made, vector=without_buffers(self.task, made.vector)
+            )  # noise could make variances negative
             release = AccountedRelease(
                 name=self.peer,
                 number=0,  # peers share no count of what moved their models

@@ -1,7 +1,7 @@
 """The own model and the neighbours', each with the corrections that it includes, and how they are mixed."""
 
 import math
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
@@ -22,14 +22,17 @@ class Models:
     """The models of the peer `name` and of its neighbours; the own one is durable.
 
     start: the untrained model (d,). offers: the neighbours'. has_moved: whether the own one has a round behind it.
+    buffers: as in `PeerRules`.
     """
 
-    def __init__(self, name: str, journal: Journal, items: KnownItems, start: Vector) -> None:
-        self._name, self._journal, self._items = name, journal, items
+    def __init__(
+        self, name: str, journal: Journal, items: KnownItems, start: Vector, buffers: Sequence[int] = ()
+    ) -> None:
+        self._name, self._journal, self._items, self._buffers = name, journal, items, list(buffers)
         self.own = journal.model() or PeerModel(round=0, vector=start)
         self.offers = Offers()
         self.has_moved = self.own.round > 0
-        self._start_length = max(length(start), math.sqrt(start.size))
+        self._start_length = max(self._length(start), math.sqrt(start.size))
         self._last_round: Offer | None = None
 
     def offer(self) -> Offer:
@@ -48,10 +51,10 @@ class Models:
         Raises:
             UpdateRefused: it is too long.
         """
-        longest = _MODEL_FACTOR * max(self._start_length, length(self.own.vector))
-        if length(offer.vector) > longest:
+        longest = _MODEL_FACTOR * max(self._start_length, self._length(self.own.vector))
+        if (norm := self._length(offer.vector)) > longest:
             raise UpdateRefused(
-                f"The model of {offer.sender!r:.60} has the norm {length(offer.vector):.4g}, more than {longest:.4g}, "
+                f"The model of {offer.sender!r:.60} has the norm {norm:.4g}, more than {longest:.4g}, "
                 f"which is {_MODEL_FACTOR:g} times the own model's."
             )
         self.offers.keep(offer)
@@ -111,6 +114,10 @@ class Models:
         by_id = self._items.by_id
         missing = sorted(self.own.applied - offer.applied)
         return _add_corrections(offer.vector, [by_id[item_id] for item_id in missing if item_id in by_id])
+
+    def _length(self, vector: Vector) -> float:
+        """Compute the norm of parameters."""
+        return length(np.delete(vector, self._buffers))
 
 
 def _add_corrections(vector: Vector, corrections: list[Item]) -> Vector:

@@ -57,7 +57,7 @@ class Peer:
         self._items = KnownItems(name, graph, journal, rules, self._place.seals, start.size)
         self.record = self._items.record
         self._targets = journal.targets()
-        self._models = Models(name, journal, self._items, start)
+        self._models = Models(name, journal, self._items, start, rules.buffers)
         self._links: defaultdict[str, Link] = defaultdict(Link)
         self._graph = self._contacts = graph
         self._regraph()

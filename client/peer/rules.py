@@ -17,6 +17,7 @@ class PeerRules:
     weighs_examples: every example counts the same; else every peer does.
     mixes_first: a round's training begins at the mixture of models, as more than one step needs (`local_move`).
     limits: what one peer may bring to the others. count_factor: see `Record`.
+    buffers: where the model's vector holds statistics, which are no part of its length.
     """
 
     rounds: int = 0
@@ -26,6 +27,7 @@ class PeerRules:
     mixes_first: bool = False
     limits: Limits = field(default_factory=Limits)
     count_factor: float = 10.0
+    buffers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

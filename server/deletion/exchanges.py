@@ -34,7 +34,7 @@ def carry_out(context: FederationContext, state: FederationState) -> Iterator[St
 
     Raises:
         MethodFailed: the replies do not suffice; the message ends with why clients gave no usable one.
-        ModelRefused: the method has made a model of them that is not finite, or has exploded.
+        ModelRefused: the method has made a model of them that is not finite, has exploded or has a negative variance.
     """
     clients, number, at_first = context.clients, state.round + 1, state
     if state.active_deletion().method_state is None:
@@ -48,7 +48,7 @@ def carry_out(context: FederationContext, state: FederationState) -> Iterator[St
         return
     found = _take_in(done, strategy, number)
     clients.refused |= strategy.outcome.refused  # of this exchange: only the last one has a record
-    check_unlearned(found.parameters, state.parameters)
+    check_unlearned(context.task, found.parameters, state.parameters)
     deletion, memory = state.active_deletion(), clients.peak_memory(done)
     deletion = replace(
         deletion,

@@ -18,8 +18,10 @@ import numpy as np
 
 from server.federation.observing import ModelObservations, ServerTestSet
 from server.federation.state import ActiveDeletion
-from unlearning.errors import ModelRefused
+from unlearning.buffers import check_variances, without_buffers
+from unlearning.errors import ModelRefused, UpdateRefused
 from unlearning.parameters import Vector
+from unlearning.tasks.task import Task
 
 TEST_SET = ""
 """Among scores, the name of the server's test set; no client's id is empty."""
@@ -28,11 +30,11 @@ LARGEST_GROWTH = 100.0
 """So many times the norm before: no method here has more than doubled it, and 1e30 overflows in the next round."""
 
 
-def check_unlearned(parameters: Vector, before: Vector) -> None:
-    """Refuse what a method has made of the model if it is not finite, or its norm has exploded.
+def check_unlearned(task: Task, parameters: Vector, before: Vector) -> None:
+    """Refuse what a method has made of the model if it is not finite, its norm has exploded or a variance is negative.
 
     Raises:
-        ModelRefused: with both norms, or how many values are not finite.
+        ModelRefused: with both norms, or how many values are wrong.
     """
     bad = parameters.size - int(np.isfinite(parameters).sum())
     if bad:
@@ -40,7 +42,16 @@ def check_unlearned(parameters: Vector, before: Vector) -> None:
             f"The method gave a model of which {bad:,} of {parameters.size:,} values are not finite. The model is as "
             "it was. File a request with other parameters or another method."
         )
-    norm, norm_before = (float(np.linalg.norm(vector.astype(np.float64))) for vector in (parameters, before))
+    try:
+        check_variances(task, parameters)
+    except UpdateRefused as exc:
+        raise ModelRefused(
+            f"The method gave a model that cannot be used: {exc} The model is as it was."
+        ) from exc
+    norm, norm_before = (
+        float(np.linalg.norm(without_buffers(task, vector).astype(np.float64)))
+        for vector in (parameters, before)
+    )
     if norm_before > 0 and norm > LARGEST_GROWTH * norm_before:
         raise ModelRefused(
             f"The method gave a model of norm {norm:.4g}, before it was {norm_before:.4g}; over {LARGEST_GROWTH:g} "

@@ -237,6 +237,10 @@ BROKEN: Mapping[str, tuple[Method, str]] = {
         answering(PufSpecial, lambda reply, _: replace(reply, vector=np.ones_like(reply.vector))),
         "the same model",
     ),
+    "takes no buffer for a direction": (
+        stating(PufSpecial, info=replace(PufSpecial.info, replies_are_updates=False)),
+        "of its running variances are negative",
+    ),
     "fails in a sentence where nobody answers": (
         stating(PufSpecial, aggregate=unanswered),
         "without a single answer",

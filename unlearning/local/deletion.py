@@ -9,7 +9,7 @@ from unlearning.local.learning import Learnt, Sites, forget_sets, without
 from unlearning.methods.eligibility import FederationProfile, check_eligible
 from unlearning.methods.method import ClientSite, Instruction, Method, Problem, Reply, UnlearningState
 from unlearning.methods.registry import check_supports, method_named, validated_parameters
-from unlearning.methods.updates import NUM_RETAINED, num_retained
+from unlearning.methods.updates import NUM_RETAINED, num_retained, split_buffers
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions, Target
 from unlearning.stores import MemoryStore, Store
@@ -177,7 +177,10 @@ def answer(
     sites: Sites,
     stores: Mapping[str, Store] | None = None,
 ) -> dict[str, Reply]:
-    """Carry out the client half at each client that was asked and has data, with its own seed of the round."""
+    """Carry out the client half at each client that was asked and has data, with its own seed of the round.
+
+    The answers are as the server half gets them: `Reply.buffers` apart.
+    """
     replies = {}
     for client, instruction in instructions.items():
         if client in sites:
@@ -189,7 +192,8 @@ def answer(
                 store=(stores or {}).get(client, MemoryStore()),
             )
             training = replace(instruction.training, seed=local_seed(problem.seed, client, problem.round))
-            replies[client] = method.client_step(replace(instruction, training=training), site)
+            reply = method.client_step(replace(instruction, training=training), site)
+            replies[client] = split_buffers(problem.task, method.info, reply)
     return replies
 
 

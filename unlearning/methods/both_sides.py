@@ -51,7 +51,17 @@ def update_of_kept(title: str, client: str, reply: Reply) -> Reply:
             retryable=True,
         )
     vector = np.zeros_like(reply.vector) if update is None else cast(Vector, update)
-    return Reply(vector=vector, num_examples=kept)
+    return Reply(vector=vector, num_examples=kept, buffers=reply.buffers)
+
+
+def side_that_keeps(title: str, problem: Problem, replies: Mapping[str, Reply]) -> dict[str, Reply]:
+    """Return the answers of retained clients, and partial targets' second updates.
+
+    Raises:
+        MethodFailed: a partial target sent no second update.
+    """
+    side = {client: reply for client, reply in replies.items() if client not in problem.targets}
+    return side | {client: update_of_kept(title, client, replies[client]) for client in problem.partial}
 
 
 def retained_side(title: str, problem: Problem, replies: Mapping[str, Reply]) -> dict[str, Reply]:
@@ -60,8 +70,7 @@ def retained_side(title: str, problem: Problem, replies: Mapping[str, Reply]) ->
     Raises:
         MethodFailed: there is none, or a partial target sent no second update.
     """
-    side = {client: reply for client, reply in replies.items() if client not in problem.targets}
-    side |= {client: update_of_kept(title, client, replies[client]) for client in problem.partial}
+    side = side_that_keeps(title, problem, replies)
     keeping = {client: reply for client, reply in side.items() if reply.num_examples}
     if not keeping:
         raise MethodFailed(

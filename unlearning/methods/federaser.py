@@ -9,8 +9,9 @@ Learning Models", IWQoS 2021, Algorithm 1 and Eq. 3-5; the authors' code for the
     first stored round    θ ← θ_0 + Σ_k (n_k/n_R) U_k
     each one after it     θ ← θ + Σ_k (n_k/n_R) C_k,   C_k = ‖U_k‖ Û_k/(‖Û_k‖ + 1e-12)
 
-Norms are those of the whole model. `per_layer_mean` is the form of the authors' code: means that no number of
-examples weighs, and for each tensor l one length for all, C_k,l = ‖mean U_l‖ Û_k,l/(‖mean Û_l‖ + 1e-12).
+Norms are those of all parameters. Buffers are not calibrated: they become what the calibrations report, by examples.
+`per_layer_mean` is the form of the authors' code: means that no number of examples weighs, and for each tensor l one
+length for all, C_k,l = ‖mean U_l‖ Û_k,l/(‖mean Û_l‖ + 1e-12).
 
 In one thing it is not their code. There the length of a round is ‖mean θ_k,l − θ_after,l‖, measured from the global
 model that the round *ended* with; by its comments and by Algorithm 1 it should be the model that it began with, which
@@ -34,6 +35,7 @@ from typing import cast
 import numpy as np
 from pydantic import Field
 
+from unlearning.buffers import without_buffers
 from unlearning.errors import MethodFailed, StoreFull
 from unlearning.methods.costs import Cost, CostSymbols, WorkDone
 from unlearning.methods.method import (
@@ -48,7 +50,7 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.preparation import FederatedRound, Preparation, PreparationOptions
-from unlearning.methods.updates import mean_vector, trained_update
+from unlearning.methods.updates import mean_vector, trained_update, with_kept_buffers
 from unlearning.parameters import Vector, layout
 from unlearning.requests import Granularity
 from unlearning.stores import Arrays, Store
@@ -197,17 +199,21 @@ class FedEraser(Method[FedEraserParameters, HistoryOptions]):
         step, weights = np.zeros(state.parameters.size), 0
         for client in sorted(fresh):  # one stored update at a time is in memory
             stored = kept.store.load(client, number)
-            update, count = cast(Vector, stored["update"]), int(stored["num_examples"])
+            update, count = _stored_update(problem, stored), int(stored["num_examples"])
             calibrated = calibrate(update, fresh[client]) if factors is None else factors * fresh[client]
             weight = 1 if own.per_layer_mean else count
             step += weight * calibrated
             weights += weight
-            entry = _entry(calibrated.astype(update.dtype), count, int(stored["trained_in"]))
+            rewritten = with_kept_buffers(
+                problem.task, calibrated.astype(update.dtype), {client: replies[client]}
+            )
+            entry = _entry(rewritten, count, int(stored["trained_in"]))
             kept.next_store.save(client, problem.round, entry)
-        model = state.parameters.astype(np.float64) + step / weights
+        model = (state.parameters.astype(np.float64) + step / weights).astype(state.parameters.dtype)
+        model = with_kept_buffers(problem.task, model, {client: replies[client] for client in fresh})
         done = state.exchanges + 2
         state = replace(
-            state.advance(model.astype(state.parameters.dtype), finished=done == len(rounds)),
+            state.advance(model, finished=done == len(rounds)),
             values={"rounds": rounds, "missing": missing},
         )
         return _report(state, kept.store, replayed=done)
@@ -237,7 +243,7 @@ def _factors(problem: Problem, store: Store, number: int, fresh: Mapping[str, Ve
 
     In a round of the authors' form each tensor's part has one factor for all clients.
     """
-    stored_mean = mean_vector(cast(Vector, store.load(client, number)["update"]) for client in sorted(fresh))
+    stored_mean = mean_vector(_stored_update(problem, store.load(client, number)) for client in sorted(fresh))
     fresh_mean = mean_vector(fresh[client] for client in sorted(fresh))
     factors = np.ones_like(stored_mean)
     for slot in layout(structure(problem.task)):
@@ -245,6 +251,11 @@ def _factors(problem: Problem, store: Store, number: int, fresh: Mapping[str, Ve
         length = np.linalg.norm(stored_mean[part])
         factors[part] = length / (np.linalg.norm(fresh_mean[part]) + EPSILON)
     return factors
+
+
+def _stored_update(problem: Problem, entry: Arrays) -> Vector:
+    """Return U_k as a direction."""
+    return without_buffers(problem.task, cast(Vector, entry["update"]))
 
 
 def _entry(update: Vector, num_examples: int, trained_in: int) -> Arrays:

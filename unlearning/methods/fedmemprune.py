@@ -14,7 +14,7 @@ The reading: what the retained data do not ask for in that round is redundant to
 What they do need is trained on in recovery, which the published method has as its own 30 to 40 rounds.
 The mean that ranks is over clients, not weighed, as in that code. Its experiments have r = 0.4 (EMNIST, VGG9) and 0.85
 (CIFAR-100, ResNet-34), label skew both; its function's default is 0.2. Only whole clients leave there: a target that
-keeps a part stays with that part. Buffers and frozen parameters are left alone.
+keeps a part stays with that part. Buffers and frozen parameters are not drawn; buffers are averaged as in a round.
 """
 
 from collections.abc import Mapping
@@ -46,6 +46,7 @@ from unlearning.methods.updates import (
     mean_vector,
     relative_change,
     trained_update,
+    with_kept_buffers,
 )
 from unlearning.parameters import Slot, Vector, layout, size_of_vector
 from unlearning.requests import Granularity
@@ -111,14 +112,16 @@ class FedMemPrune(Method[FedMemPruneParameters]):
         own = trainable(model)
         mean = mean_vector(reply.vector for reply in answered.values())
         redundant = least_moved(mean, own, problem.parameters.share)
-        parameters = add_mean_update(state.parameters, answered)
+        parameters = with_kept_buffers(problem.task, add_mean_update(state.parameters, answered), answered)
         fresh = draw_anew(layout(model), np.random.default_rng([problem.seed, problem.round]))
         parameters[redundant] = fresh[redundant].astype(parameters.dtype)
         findings = {
             "parameters drawn anew": len(redundant),
             "share of all parameters": len(redundant) / int(own.sum()),
             "clients whose updates ranked them": len(answered),
-            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(state.parameters, parameters),
+            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(
+                problem.task, state.parameters, parameters
+            ),
         }
         return replace(state.advance(parameters, finished=True), findings=findings)
 

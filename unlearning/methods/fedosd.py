@@ -13,7 +13,8 @@ introduction could be read.
 
 Means are over clients, not weighed, as in the authors' code. A step along d changes no retained client's loss to first
 order, where its Δ_i points along its gradient. The paper forgets whole clients; here a target that keeps a part is on
-both sides: it sends Δ_u over what it forgets and Δ_i over the rest.
+both sides: it sends Δ_u over what it forgets and Δ_i over the rest. Directions are of parameters; buffers become the
+mean of those that come with the Δ_i, by examples.
 
 The authors' example has 100 rounds of either kind, after 2,000 of training, with learning rates 0.0004 and 1e-6. Here
 ten rounds of either kind are the default, and the round's own rate in post-training; unlearning has ten times their
@@ -30,6 +31,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
+from unlearning.buffers import without_buffers
 from unlearning.errors import MethodFailed
 from unlearning.methods.both_sides import check_somebody_keeps, retained_side, with_retained_update
 from unlearning.methods.costs import Cost, CostSymbols
@@ -53,6 +55,7 @@ from unlearning.methods.updates import (
     relative_change,
     replies_of_targets,
     trained_update,
+    with_kept_buffers,
 )
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity
@@ -154,16 +157,17 @@ class FedOsd(Method[FedOsdParameters]):
             keeping = {client: reply for client, reply in replies.items() if reply.num_examples}
             if not keeping:
                 raise MethodFailed("No client that stays answered FedOSD's post-training.", retryable=True)
-            away = state.parameters.astype(np.float64) - start
+            away = without_buffers(problem.task, state.parameters.astype(np.float64) - start)
             step = mean_vector(without_component(keeping[client].vector, away) for client in sorted(keeping))
         parameters = (state.parameters.astype(np.float64) + step).astype(state.parameters.dtype)
+        parameters = with_kept_buffers(problem.task, parameters, keeping)
         done = state.exchanges + 1
         state = state.advance(parameters, finished=done == own.unlearning_rounds + own.post_training_rounds)
         findings = {
             "rounds of unlearning": min(done, own.unlearning_rounds),
             "rounds of post-training": max(0, done - own.unlearning_rounds),
             "share of the targets' direction that was free, first and last round": [shares[0], shares[-1]],
-            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(start, parameters),
+            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(problem.task, start, parameters),
         }
         return replace(state, values={"orthogonal": shares}, findings=findings)
 

@@ -13,9 +13,9 @@ introduction could be read.
 So the student learns to say of its own data what the teacher says of the other classes, as if the true one were the
 least likely. The teacher's outputs are those of evaluation, computed once. The paper has one target, whose model is the
 new global one; the mean by forgotten examples is for several and for a class. A target that keeps a part distils what
-it forgets only. The authors' code has six other teachers, which are not here; the minimum is its default. Learning
-rate, epoch and optimiser are its own for a ResNet-18 with some 5,000 examples a client: with few steps, as of a small
-client, they move the model hardly at all.
+it forgets only. Buffers stay as they were. The authors' code has six other teachers, which are not here; the minimum is
+its default. Learning rate, epoch and optimiser are its own for a ResNet-18 with some 5,000 examples a client: with few
+steps, as of a small client, they move the model hardly at all.
 """
 
 from collections.abc import Mapping
@@ -136,7 +136,9 @@ class FedQuit(Method[FedQuitParameters]):
         losses = [reply.num_examples * reply.metrics.get("loss", np.nan) for reply in distilled.values()]
         findings = {
             "mean divergence from the virtual teacher over all steps, in nats": float(sum(losses) / total),
-            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(state.parameters, parameters),
+            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(
+                problem.task, state.parameters, parameters
+            ),
         }
         return replace(state.advance(parameters, finished=True), findings=findings)
 

@@ -2,7 +2,7 @@
 
 Source: the naive baseline of Halimi et al., "Federated Unlearning: How to Efficiently Erase a Client in FL?".
 
-    θ' = θ + Σ_U (n_u/Σ_U n_u) Δ_u,   Δ_u from E epochs of SGD on −ℓ over D_u
+    θ' = θ + Σ_U (n_u/Σ_U n_u) Δ_u,   Δ_u from E epochs of SGD on −ℓ over D_u;   buffers stay as they were
 
 The baseline as it is described has neither a ball nor a clip (`clip_norm=0`). But the loss has no upper bound, and
 ten such epochs take most networks out of the finite numbers; the climb then ends there, and the deletion fails
@@ -118,7 +118,7 @@ class GradientAscent(Method[GradientAscentParameters]):
         climbed = replies_of_targets(self.info.title, problem, replies)
         _check_finite(climbed)
         parameters = add_mean_update(state.parameters, climbed)
-        change = relative_change(state.parameters, parameters)
+        change = relative_change(problem.task, state.parameters, parameters)
         return replace(
             state.advance(parameters, finished=True),
             findings={"relative change of the model ‖Δθ‖/‖θ‖": change},

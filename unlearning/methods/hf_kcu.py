@@ -23,6 +23,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
+from unlearning.buffers import without_buffers
 from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
 from unlearning.curvature.damping import relative_damping
 from unlearning.errors import MethodFailed
@@ -141,7 +142,8 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
             tolerance=0.0,
             ignore_negative_curvature=not self._corrected,
         )
-        scale = _scale_of(theta, solution.value, own.cap) if isinstance(own, HfKcuParameters) else 1.0
+        weights = without_buffers(site.task, theta)
+        scale = _scale_of(weights, solution.value, own.cap) if isinstance(own, HfKcuParameters) else 1.0
         return Reply(
             vector=(scale * solution.value).astype(theta.dtype),
             num_examples=len(site.forget),
@@ -173,7 +175,9 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
         terms = {client: (weights[client], reply.vector) for client, reply in affected.items()}
         parameters = add_weighted(state.parameters, terms)
         findings: dict[str, Any] = {
-            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(state.parameters, parameters)
+            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(
+                problem.task, state.parameters, parameters
+            )
         }
         if isinstance(problem.parameters, HfKcuParameters):
             cap = sum(-weights[client] for client in affected) * problem.parameters.cap

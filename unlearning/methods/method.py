@@ -179,6 +179,8 @@ class Reply:
     """What a client answers: a model or update (d,), its number of examples, and measures.
 
     arrays, values: whatever else the method returns, as arrays and as JSON.
+    buffers: what an update says of the model's floating-point buffers; `vector` is zero for them then. The server half
+        alone sees it, and `with_kept_buffers` (`unlearning.methods.updates`) is what to do with it.
     """
 
     vector: Vector
@@ -186,6 +188,7 @@ class Reply:
     metrics: Mapping[str, float] = field(default_factory=dict)
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
+    buffers: Vector | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,8 @@ Things Journal 2024, with the numbers of rounds and rates of PUF's comparison.
     rounds 1 to 10    G ← FedAvg over all: the target trains on the labels argmax De(x) of its own examples,
                       the others on the true ones with a much smaller rate, each one epoch from G
 
-Both happen in the same round, guidance second. Here either is one exchange, 16 of them as it is published.
+Both happen in the same round, guidance second. Here either is one exchange, 16 of them as it is published. Buffers are
+not mixed: G's become the retained clients' in each guidance.
 """
 
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from unlearning.buffers import with_buffers_of
 from unlearning.errors import MethodFailed
 from unlearning.evaluation import predict
 from unlearning.methods.costs import Cost, CostSymbols
@@ -41,6 +43,7 @@ from unlearning.methods.updates import (
     check_classification,
     replies_of_targets,
     trained_update,
+    with_kept_buffers,
 )
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity
@@ -132,11 +135,14 @@ class MoDe(Method[MoDeParameters]):
         plan = steps(own)
         if plan[state.exchanges] == "degrade":
             degradation = _average(cast(Vector, state.arrays[DEGRADATION]), replies)
-            parameters = degrade(state.parameters, degradation, own.momentum)
+            degradation = with_kept_buffers(problem.task, degradation, replies)
+            mixed = degrade(state.parameters, degradation, own.momentum)
+            parameters = with_buffers_of(problem.task, mixed, state.parameters)
             state = replace(state, arrays={DEGRADATION: degradation})
         else:
             replies_of_targets(self.info.title, problem, replies)
-            parameters = _average(state.parameters, replies)
+            staying = {client: reply for client, reply in replies.items() if client not in problem.targets}
+            parameters = with_kept_buffers(problem.task, _average(state.parameters, replies), staying)
         done = state.exchanges + 1
         findings = {"degradations": plan[:done].count("degrade"), "guidances": plan[:done].count("guide")}
         return replace(state.advance(parameters, finished=done == len(plan)), findings=findings)

@@ -10,10 +10,11 @@ baseline beside their SCRUB; their code. It is centralised there; carried over t
             θ ← θ + β Σ_R (n_i/Σ n) Δ_i + (1 − β) Σ_U (m_u/Σ m) Δ_u
 
 With one full-batch step a client this is a step of gradient descent on L. A target that keeps a part is on both sides
-and trains twice. The paper joins a batch of either kind in each step and goes over the forgotten examples again
-until the kept ones are through; here each side makes as many passes as the other over its own. Its gradients are not
-clipped; those of the climb are here, as in gradient ascent. The paper itself could not be read: the objective is that
-of its code, β (0.95 on small data, 0.9999 on large), rate and passes (ten and five) are as others report them.
+and trains twice. Buffers become those of the descent. The paper joins a batch of either kind in each step and goes over
+the forgotten examples again until the kept ones are through; here each side makes as many passes as the other over its
+own. Its gradients are not clipped; those of the climb are here, as in gradient ascent. The paper itself could not be
+read: the objective is that of its code, β (0.95 on small data, 0.9999 on large), rate and passes (ten and five) are as
+others report them.
 """
 
 from collections.abc import Mapping
@@ -42,6 +43,7 @@ from unlearning.methods.updates import (
     replies_of_targets,
     shares,
     trained_update,
+    with_kept_buffers,
 )
 from unlearning.parameters import Vector, add_weighted
 from unlearning.requests import Granularity
@@ -124,12 +126,12 @@ class NegGradPlus(Method[NegGradPlusParameters]):
         own = problem.parameters
         terms = {f"climb {name}": term for name, term in shares(climbed, 1 - own.balance).items()}
         terms |= {f"descend {name}": term for name, term in shares(kept, own.balance).items()}
-        parameters = add_weighted(state.parameters, terms)
+        parameters = with_kept_buffers(problem.task, add_weighted(state.parameters, terms), kept)
         done = state.exchanges + 1
         findings = {
             "rounds of descent and ascent": done,
             "relative change of the model ‖Δθ‖/‖θ‖": relative_change(
-                cast(Vector, state.arrays[START]), parameters
+                problem.task, cast(Vector, state.arrays[START]), parameters
             ),
         }
         return replace(state.advance(parameters, finished=done == own.rounds), findings=findings)

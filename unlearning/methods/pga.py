@@ -14,6 +14,8 @@ all of them to train in every round, and so does N here: every client that has t
 included, not those that a round's sample draws. With `fraction` below 1 no N makes θ_ref the average of the others'
 models: θ is the average of the few of its last round, in which the target may not have been.
 
+Distances are of parameters, and buffers stay as they were: the others' cannot be had by subtraction.
+
 The target's last local model must be there: this is what the preparation keeps, at the client alone.
 """
 
@@ -25,6 +27,7 @@ import numpy as np
 from pydantic import Field
 from torch import nn
 
+from unlearning.buffers import with_buffers_of, without_buffers
 from unlearning.errors import DataError, MethodFailed
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
@@ -44,6 +47,7 @@ from unlearning.methods.updates import ask_targets, relative_change, replies_of_
 from unlearning.parameters import Vector, add_weighted, flatten, load
 from unlearning.requests import Granularity
 from unlearning.stores import keep_newest, newest
+from unlearning.tasks.task import Task
 from unlearning.training import Trained, train, untrained_parameters
 
 LAST_MODEL = "last-model"
@@ -144,13 +148,18 @@ class Pga(Method[PgaParameters]):
         if len(site.own) == 0:
             return Reply(vector=np.zeros_like(instruction.model), num_examples=0)
         _, arrays = kept
-        last = cast(Vector, arrays["parameters"])
-        reference = reference_model(instruction.model, last, float(instruction.values["share"]))
+        task, model = site.task, without_buffers(site.task, instruction.model)
+        last = without_buffers(task, cast(Vector, arrays["parameters"]))
+        reference = reference_model(model, last, float(instruction.values["share"]))
         seed = int(instruction.values["seed"])
-        inits = (untrained_parameters(site.task, seed + number) for number in range(RANDOM_MODELS))
+        inits = (
+            without_buffers(task, untrained_parameters(task, seed + number))
+            for number in range(RANDOM_MODELS)
+        )
         radius = np.sqrt(np.mean([squared_distance(reference, init) / 3 for init in inits]))
-        walk = _Walk(reference, last, float(radius), float(instruction.values["max_distance"]))
-        trained = train(site.task, reference, site.own, instruction.training, after_step=walk.after_step)
+        walk = _Walk(task, reference, last, float(radius), float(instruction.values["max_distance"]))
+        start = with_buffers_of(task, reference, instruction.model)
+        trained = train(task, start, site.own, instruction.training, after_step=walk.after_step)
         return Reply(
             vector=trained.parameters - instruction.model,
             num_examples=trained.num_examples,
@@ -158,7 +167,7 @@ class Pga(Method[PgaParameters]):
                 "loss": trained.loss,
                 "steps": walk.steps,
                 "projections": walk.projections,
-                "distance": squared_distance(trained.parameters, last),
+                "distance": squared_distance(without_buffers(task, trained.parameters), last),
             },
         )
 
@@ -176,7 +185,9 @@ class Pga(Method[PgaParameters]):
             "steps of ascent": reply.metrics.get("steps"),
             "projections onto the ball": reply.metrics.get("projections"),
             "squared distance from the target's last model": reply.metrics.get("distance"),
-            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(state.parameters, parameters),
+            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(
+                problem.task, state.parameters, parameters
+            ),
         }
         return replace(state.advance(parameters, finished=True), findings=findings)
 
@@ -203,21 +214,24 @@ def squared_distance(one: Vector, other: Vector) -> float:
 class _Walk:
     """Keeps a model within the ball around `reference`, and ends when it is far enough from `last`."""
 
-    def __init__(self, reference: Vector, last: Vector, radius: float, max_distance: float) -> None:
-        self._reference, self._last = reference, last
+    def __init__(
+        self, task: Task, reference: Vector, last: Vector, radius: float, max_distance: float
+    ) -> None:
+        self._task, self._reference, self._last = task, reference, last
         self._radius, self._max_distance = radius, max_distance
         self.steps = 0
         self.projections = 0
 
     def after_step(self, model: nn.Module) -> bool:
         self.steps += 1
-        parameters = flatten(model)
+        whole = flatten(model)
+        parameters = without_buffers(self._task, whole)
         distance = np.sqrt(squared_distance(parameters, self._reference))
         if distance > self._radius:
             self.projections += 1
             direction = parameters.astype(np.float64) - self._reference
             parameters = (self._reference + direction * (self._radius / distance)).astype(parameters.dtype)
-            load(model, parameters)
+            load(model, with_buffers_of(self._task, parameters, whole))
         return squared_distance(parameters, self._last) > self._max_distance
 
 

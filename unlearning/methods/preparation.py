@@ -135,6 +135,8 @@ class Preparation(Generic[OptionsT]):
     from_the_start: whether it is of no use unless it was switched on before the first round.
     replaces_training: whether `train` does local training itself; at most one such can be switched on.
     keeps_the_model: whether the model is, bit for bit, that of ordinary training though this replaces training.
+    has_own_retraining: whether its model is of another kind than ordinary training's, so that what retraining would
+        give is a model of the same preparation that never had the forgotten data.
     stands_alone: whether no other can be switched on beside it.
     fixed: the options that decide what is kept of a round means; a federation that goes on cannot change them.
     keeps: what is kept where, in plain words, for `methods` and the documentation.
@@ -144,6 +146,7 @@ class Preparation(Generic[OptionsT]):
     from_the_start: bool = False
     replaces_training: bool = False
     keeps_the_model: bool = False
+    has_own_retraining: bool = False
     stands_alone: bool = False
     fixed: frozenset[str] = frozenset()
     keeps: str = ""

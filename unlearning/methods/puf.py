@@ -12,7 +12,8 @@ PUF-Regular is one ordinary round, n = Σ_R + Σ_U:      θ' = θ + η_r Σ_R (n
 
 A target trains as in any round, but on its forget examples only (for a whole client these are all)
 and without augmentation. The server flips the sign; with `flip_at_client` the client sends −Δ itself.
-Every floating-point tensor is negated; integer buffers are left alone.
+Every parameter is negated. Buffers are statistics and are not: in PUF-Special they stay as they were, in PUF-Regular
+they become the retained clients'.
 
 A target that forgets a part only (samples, a class) is in U with that part, and in PUF-Regular in R with the rest: it
 trains twice from θ and sends both updates. So does the authors' code, and without it a class, of which every client
@@ -28,7 +29,8 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field
 
-from unlearning.methods.both_sides import update_of_kept, with_retained_update
+from unlearning.buffers import without_buffers
+from unlearning.methods.both_sides import side_that_keeps, with_retained_update
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
@@ -48,6 +50,7 @@ from unlearning.methods.updates import (
     num_retained,
     replies_of_targets,
     trained_update,
+    with_kept_buffers,
 )
 from unlearning.parameters import Vector, add_weighted
 from unlearning.requests import Granularity
@@ -102,7 +105,7 @@ class Puf(Method[PufT]):
         """
         reply = trained_update(instruction, site, site.forget)
         if instruction.values.get("flip", False):
-            reply = replace(reply, vector=-reply.vector)
+            reply = replace(reply, vector=-without_buffers(site.task, reply.vector))
         return replace(reply, values={NUM_RETAINED: len(site.retain)})
 
     def aggregate(
@@ -115,12 +118,20 @@ class Puf(Method[PufT]):
                 not be unlearned, or destroyed. Or no target holds an example of what is to be forgotten.
         """
         replies_of_targets(self.info.title, problem, replies)
-        terms, total = self._terms(problem, replies)
+        keeping = self._keeping(problem, replies)
+        terms, total = self._terms(problem, replies, keeping)
         shares = {name: (weight / total, vector) for name, (weight, vector) in terms.items()}
-        return state.advance(add_weighted(state.parameters, shares), finished=True)  # Eqs. (8), (9)
+        moved = add_weighted(state.parameters, shares)  # Eqs. (8), (9)
+        return state.advance(with_kept_buffers(problem.task, moved, keeping), finished=True)
+
+    def _keeping(self, problem: Problem[PufT], replies: Mapping[str, Reply]) -> dict[str, Reply]:
+        """Return the answers of those that keep something; none where only targets are asked."""
+        return {}
 
     @abstractmethod
-    def _terms(self, problem: Problem[PufT], replies: Mapping[str, Reply]) -> _Terms:
+    def _terms(
+        self, problem: Problem[PufT], replies: Mapping[str, Reply], keeping: Mapping[str, Reply]
+    ) -> _Terms:
         """Return the updates with their rates times numbers of examples, and n."""
 
 
@@ -137,7 +148,12 @@ class PufSpecial(Puf[PufSpecialParameters]):
         needs=frozenset({Need.REQUESTER_ONLINE}),
     )
 
-    def _terms(self, problem: Problem[PufSpecialParameters], replies: Mapping[str, Reply]) -> _Terms:
+    def _terms(
+        self,
+        problem: Problem[PufSpecialParameters],
+        replies: Mapping[str, Reply],
+        keeping: Mapping[str, Reply],
+    ) -> _Terms:
         terms = _negate(problem, replies)
         total = sum(reply.num_examples for reply in replies.values())  # Eq. (4) with no S⁺
         if problem.parameters.as_published_code:
@@ -168,17 +184,25 @@ class PufRegular(Puf[PufRegularParameters]):
             return trained_update(instruction, site, site.retain)
         return with_retained_update(super().client_step(instruction, site), instruction, site)
 
-    def _terms(self, problem: Problem[PufRegularParameters], replies: Mapping[str, Reply]) -> _Terms:
+    def _keeping(
+        self, problem: Problem[PufRegularParameters], replies: Mapping[str, Reply]
+    ) -> dict[str, Reply]:
+        return side_that_keeps(self.info.title, problem, replies)
+
+    def _terms(
+        self,
+        problem: Problem[PufRegularParameters],
+        replies: Mapping[str, Reply],
+        keeping: Mapping[str, Reply],
+    ) -> _Terms:
         rate = problem.parameters.retained_rate
         terms = _negate(problem, replies)
         total = sum(reply.num_examples for reply in replies.values())  # Eq. (4)
-        for client, reply in replies.items():
-            if client not in problem.targets:
-                terms[client] = (rate * reply.num_examples, reply.vector)  # Eqs. (5), (7)
-        for client in problem.partial:
-            kept = update_of_kept(self.info.title, client, replies[client])
-            terms[f"{client}\n"] = (rate * kept.num_examples, kept.vector)  # no client's id ends so
-            total += kept.num_examples
+        for client, reply in keeping.items():
+            is_second = client in problem.targets
+            name = f"{client}\n" if is_second else client  # no client's id ends so
+            terms[name] = (rate * reply.num_examples, reply.vector)  # Eqs. (5), (7)
+            total += reply.num_examples if is_second else 0
         return terms, total
 
     def cost(self, given: CostSymbols, parameters: PufRegularParameters, options: object) -> Cost:

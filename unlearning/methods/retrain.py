@@ -28,7 +28,7 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.safe_range import Safe
-from unlearning.methods.updates import add_mean_update, ask_staying, trained_update
+from unlearning.methods.updates import add_mean_update, ask_staying, trained_update, with_kept_buffers
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity
 from unlearning.training import initial_parameters
@@ -108,9 +108,8 @@ class Retrain(Method[RetrainParameters]):
         if not any(reply.num_examples for reply in replies.values()):
             raise MethodFailed("No retained client answered; retraining cannot go on.", retryable=True)
         done = state.exchanges + 1
-        state = state.advance(
-            add_mean_update(state.parameters, replies), finished=done >= state.values["rounds"]
-        )
+        parameters = with_kept_buffers(problem.task, add_mean_update(state.parameters, replies), replies)
+        state = state.advance(parameters, finished=done >= state.values["rounds"])
         return replace(state, findings={"rounds retrained": done})
 
     def cost(self, given: CostSymbols, parameters: RetrainParameters, options: object) -> Cost:

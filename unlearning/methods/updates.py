@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from unlearning.buffers import buffer_positions, without_buffers
 from unlearning.errors import MethodFailed, UpdateRefused
-from unlearning.methods.method import ClientSite, Instruction, Problem, Reply
-from unlearning.parameters import Vector, add_weighted
+from unlearning.methods.method import ClientSite, Instruction, MethodInfo, Problem, Reply
+from unlearning.parameters import Vector, add_weighted, weighted_mean
 from unlearning.requests import NOTHING
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import AfterStep, train
@@ -77,10 +78,10 @@ def num_retained(reply: Reply) -> int:
     return count
 
 
-def relative_change(before: Vector, after: Vector) -> float:
-    """Compute ‖after − before‖ / ‖before‖, in float64; infinite where `before` is zero and `after` is not."""
-    start = before.astype(np.float64)
-    change = float(np.linalg.norm(after.astype(np.float64) - start))
+def relative_change(task: Task, before: Vector, after: Vector) -> float:
+    """Compute ‖after − before‖ / ‖before‖ of parameters, in float64; infinite where `before` is zero, `after` not."""
+    start = without_buffers(task, before).astype(np.float64)
+    change = float(np.linalg.norm(without_buffers(task, after).astype(np.float64) - start))
     size = float(np.linalg.norm(start))
     return change / size if size else (np.inf if change else 0.0)
 
@@ -100,6 +101,42 @@ def trained_update(
     trained = train(site.task, instruction.model, examples, instruction.training, after_step=after_step)
     update = trained.parameters - instruction.model
     return Reply(vector=update, num_examples=trained.num_examples, metrics={"loss": trained.loss})
+
+
+def split_buffers(task: Task, info: MethodInfo, reply: Reply) -> Reply:
+    """Return an update as a direction, zero for buffers, with what it says of these beside it.
+
+    Of a target that sends a second update this is what the second one says, of training on what it keeps.
+    """
+    positions = buffer_positions(task)
+    if not info.replies_are_updates or not positions.size:
+        return reply
+    kept = reply.arrays.get(RETAINED_UPDATE)
+    told = reply.vector if kept is None else kept
+    arrays = (
+        dict(reply.arrays) if kept is None else {**reply.arrays, RETAINED_UPDATE: without_buffers(task, kept)}
+    )
+    return replace(reply, vector=without_buffers(task, reply.vector), arrays=arrays, buffers=told[positions])
+
+
+def with_kept_buffers(task: Task, parameters: Vector, keeping: Mapping[str, Reply]) -> Vector:
+    """Return `parameters` (d,) with the buffers that clients report which trained on what they keep.
+
+    These are the means by numbers of examples, as in a round of training. `parameters` has the buffers that the
+    clients began with, and keeps them where none reports any.
+    """
+    positions = buffer_positions(task)
+    own = parameters[positions]
+    reported = {
+        client: (reply.num_examples, own + reply.buffers)
+        for client, reply in keeping.items()
+        if reply.num_examples and reply.buffers is not None
+    }
+    if not reported:
+        return parameters
+    moved = parameters.copy()
+    moved[positions] = weighted_mean(reported)
+    return moved
 
 
 def add_mean_update(start: Vector, replies: Mapping[str, Reply]) -> Vector:

@@ -64,7 +64,7 @@ class WeightNegation(AsksNobody[WeightNegationParameters]):
             MethodFailed: a named tensor is not in the model, or it has no layer to negate.
         """
         model = structure(problem.task)
-        slots = slots_by_name(model)
+        slots = {name: slot for name, slot in slots_by_name(model).items() if not slot.is_buffer}
         names = problem.parameters.layers or first_layer(model)
         unknown = [name for name in names if name not in slots]
         if unknown or not names:

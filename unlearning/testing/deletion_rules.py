@@ -7,7 +7,14 @@ from functools import lru_cache
 import numpy as np
 
 from unlearning.archive import pack, unpack
-from unlearning.errors import FlowerUnlearningError, MethodFailed, UpdateRefused
+from unlearning.buffers import check_variances
+from unlearning.errors import (
+    ConfigurationError,
+    FlowerUnlearningError,
+    MethodFailed,
+    NumericalError,
+    UpdateRefused,
+)
 from unlearning.methods.method import Need, UnlearningState
 from unlearning.plain import to_plain
 from unlearning.requests import NOTHING, Granularity, Target
@@ -181,6 +188,24 @@ def _forgets_what_is_named(deletion: Deletion) -> str:
     other = deletion.run(problem=deletion.problem(Target(Granularity.SAMPLE, "a", OTHER_SAMPLES)))
     same = np.array_equal(other.parameters, deletion.last.parameters)
     return "two disjoint sets of samples gave the same model" if same else ""
+
+
+@rule(
+    DELETION_RULES,
+    "takes no buffer for a direction",
+    "A running variance that is negated is below zero. Say in MethodInfo that replies are updates, which are zero for "
+    "buffers then, and see to these by with_kept_buffers(); or refuse such a model in the preparation's problems().",
+)
+def _keeps_statistics_sound(deletion: Deletion) -> str:
+    try:
+        spread = Deletion(deletion.method, deletion.target.granularity, normalised=True)
+        found = spread.last.parameters
+        check_variances(spread.recorded_problem.task, found)
+    except UpdateRefused as exc:
+        return str(exc).rstrip(".")
+    except (ConfigurationError, NumericalError):
+        return ""  # it refuses a model with running statistics
+    return "" if np.isfinite(found).all() else "the model has numbers that are not finite"
 
 
 @rule(

@@ -31,6 +31,9 @@ TASK = Task(
     per_example=classification_measures,
 )
 TRAINING = TrainingSettings(epochs=1, batch_size=4, learning_rate=0.1, seed=0)
+NORMALISED = replace(TASK, build_model=lambda: nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 3)))
+SPREAD = 10.0
+"""So many times as spread as the others' are the inputs of client a, where the model has running statistics."""
 CLASS = 2
 SAMPLES, OTHER_SAMPLES = frozenset({"a/patient-1", "a/patient-4"}), frozenset({"a/patient-0", "a/patient-2"})
 TARGETS = {
@@ -59,13 +62,23 @@ def sites() -> dict[str, Examples]:
 
 
 class Deletion:
-    """One deletion by a method; `last` is the state in which it ends."""
+    """One deletion by a method; `last` is the state in which it ends.
 
-    def __init__(self, method: Method, granularity: Granularity) -> None:
+    normalised: by a model with running statistics, which those of client a's inputs are far from.
+    """
+
+    def __init__(self, method: Method, granularity: Granularity, *, normalised: bool = False) -> None:
         self.method = method
         self.target = TARGETS[granularity]
         self.sites: Sites = sites()
-        self.learnt: Learnt = learn(TASK, self.sites, begin(TASK, TRAINING, self._prepared()), rounds=ROUNDS)
+        self._task, self._training = TASK, TRAINING
+        if normalised:
+            a = self.sites["a"]
+            self.sites = {**self.sites, "a": Examples(SPREAD * a.inputs, a.targets, a.ids)}
+            # a batch of one example has no variance
+            self._task, self._training = NORMALISED, replace(TRAINING, batch_size=100)
+        start = begin(self._task, self._training, self._prepared())
+        self.learnt: Learnt = learn(self._task, self.sites, start, rounds=ROUNDS)
 
     @cached_property
     def recorded(self) -> "Recorder":
@@ -87,7 +100,8 @@ class Deletion:
     def problem(self, target: Target | None = None) -> Problem:
         """Return the problem of the deletion, or of forgetting another target; each has a new store to write to."""
         learnt = self.learnt
-        given = problem_of(self.method, learnt.learns(TASK), [target or self.target], self.sites, TRAINING)
+        task, wanted = learnt.learns(self._task), [target or self.target]
+        given = problem_of(self.method, task, wanted, self.sites, self._training)
         name = self.method.info.name
         return replace(
             given, rounds_trained=ROUNDS, round=learnt.next_round, kept=learnt.kept_for(name, MemoryStore())

@@ -8,6 +8,7 @@ retained data.
 
     θ_0 = λ θ + σ ε          θ_{t+1} = θ_t + Σ_i (n_i / Σ n_j) (φ_i(θ_t) − θ_t)
 
+Parameters alone are shrunk: buffers, such as running variances, become the retained clients'.
 With λ = 1 and σ = 0 it only leaves the data out. It promises nothing about what is left of the forgotten data.
 """
 
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 import numpy as np
 from pydantic import Field
 
+from unlearning.buffers import with_buffers_of
 from unlearning.errors import MethodFailed
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
@@ -29,7 +31,7 @@ from unlearning.methods.method import (
     Reply,
     UnlearningState,
 )
-from unlearning.methods.updates import add_mean_update, ask_staying, trained_update
+from unlearning.methods.updates import add_mean_update, ask_staying, trained_update, with_kept_buffers
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity
 
@@ -60,7 +62,8 @@ class ShrinkPerturb(Method[ShrinkPerturbParameters]):
         """Shrink and perturb; the noise is the same whenever the round is done again."""
         noise = np.random.default_rng([problem.seed, problem.round]).normal(size=parameters.size)
         start = problem.parameters.shrink * parameters + problem.parameters.perturb * noise
-        return UnlearningState(parameters=start.astype(parameters.dtype))
+        start = with_buffers_of(problem.task, start.astype(parameters.dtype), parameters)
+        return UnlearningState(parameters=start)
 
     def configure(
         self, problem: Problem[ShrinkPerturbParameters], state: UnlearningState
@@ -87,7 +90,8 @@ class ShrinkPerturb(Method[ShrinkPerturbParameters]):
         if not any(reply.num_examples for reply in replies.values()):
             raise MethodFailed("No retained client answered; there is nothing to train on.", retryable=True)
         is_last = state.exchanges + 1 == problem.parameters.rounds
-        return state.advance(add_mean_update(state.parameters, replies), finished=is_last)
+        moved = add_mean_update(state.parameters, replies)
+        return state.advance(with_kept_buffers(problem.task, moved, replies), finished=is_last)
 
     def cost(self, given: CostSymbols, parameters: ShrinkPerturbParameters, options: object) -> Cost:
         """Compute 2 P B (C_r + C_p) R bytes, F N E (C_r + C_p) R FLOPs, P B stored."""

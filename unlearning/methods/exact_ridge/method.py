@@ -72,6 +72,7 @@ class SendSums(Preparation[RidgeOptions]):
 
     Options = RidgeOptions
     replaces_training = True
+    has_own_retraining = True
     stands_alone = True
     keeps = "the server each client's sums of products of inputs and labels, of the last two rounds"
 
@@ -298,7 +299,7 @@ def _solved(
         "clients asked": len(asked),
         "λ": kept.options.l2,
         "size of the kept sums in bytes": kept.store.num_bytes(),
-        "relative change of the model ‖Δθ‖/‖θ‖": relative_change(state.parameters, parameters),
+        "relative change of the model ‖Δθ‖/‖θ‖": relative_change(problem.task, state.parameters, parameters),
     }
     return replace(state, parameters=parameters, findings=findings)
 

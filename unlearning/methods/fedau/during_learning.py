@@ -244,7 +244,9 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
         findings = {
             "auxiliary heads used": len(heads),
             "prepared for": _prepared_for(options),
-            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(state.parameters, parameters),
+            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(
+                problem.task, state.parameters, parameters
+            ),
         }
         return replace(state.advance(parameters, finished=True), findings=findings)
 

@@ -116,7 +116,7 @@ class FedAu(Method[FedAuParameters]):
         own, share = head_in(state.parameters, slots).astype(np.float64), problem.parameters.weight
         mixed = (1 - share) * own + share * auxiliary  # W' = (1 − a) · W_head + a · mean_u W_aux
         parameters = with_head(state.parameters, slots, mixed)
-        change = relative_change(state.parameters, parameters)
+        change = relative_change(problem.task, state.parameters, parameters)
         return replace(
             state.advance(parameters, finished=True),
             findings={"relative change of the model ‖Δθ‖/‖θ‖": change},

@@ -126,7 +126,7 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
             "size of the kept vectors in bytes": kept.store.num_bytes(),
             "‖Σ a_u‖": float(np.linalg.norm(vectors.vectors.astype(np.float64).sum(axis=0))),
             "weights of the retraining it approximates": str(options.weighting),
-            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(parameters, moved),
+            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(problem.task, parameters, moved),
         }
         noise = Noise(sensitivity=own.sensitivity, delta=own.delta)
         if options.sigma is not None:

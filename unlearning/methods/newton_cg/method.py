@@ -23,6 +23,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from unlearning.buffers import without_buffers
 from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
 from unlearning.errors import MethodFailed
 from unlearning.methods.costs import Cost, CostSymbols, solver_epochs
@@ -181,7 +182,7 @@ class NewtonCg(Method[NewtonCgParameters]):
             share = state.values["num_forgotten"] / num_retained
             right = (-share * state.arrays["forget"]).astype(mean.dtype)
         else:
-            right = mean + (problem.training.weight_decay * state.parameters).astype(mean.dtype)
+            right = mean + _decay(problem, state, mean)
         left = [*state.values["left"], *left]
         state = replace(state, values={**state.values, "participants": sorted(answered), "left": left})
         if "solve" in state.values:  # a participant has gone: on from the last iterate, with the rest
@@ -204,13 +205,19 @@ def _mean(answered: Mapping[str, Reply]) -> Vector:
     return add_mean_update(np.zeros_like(next(iter(answered.values())).vector), answered)
 
 
+def _decay(problem: Problem, state: UnlearningState, like: Vector) -> Vector:
+    """Compute μθ, the gradient of the L2 term; buffers have none."""
+    weights = without_buffers(problem.task, state.parameters)
+    return (problem.training.weight_decay * weights).astype(like.dtype)
+
+
 def _after_forget_gradient(
     problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
 ) -> UnlearningState:
     """Compute ∇ℓ(θ; D_u) + μθ over all targets, and n_u."""
     answered = replies_of_targets("remove_only", problem, replies)
     forgotten = _mean(answered)
-    forgotten = forgotten + (problem.training.weight_decay * state.parameters).astype(forgotten.dtype)
+    forgotten = forgotten + _decay(problem, state, forgotten)
     state = replace(state, arrays={**state.arrays, "forget": forgotten})
     num_forgotten = sum(reply.num_examples for reply in answered.values())
     return next_exchange(state, phase=GRADIENT, num_forgotten=num_forgotten)

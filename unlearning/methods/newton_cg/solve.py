@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field
 from torch import nn
 
+from unlearning.buffers import without_buffers
 from unlearning.curvature import CurvatureKind
 from unlearning.curvature.damping import relative_damping
 from unlearning.errors import MethodFailed
@@ -59,7 +60,7 @@ def first_phase(problem: Problem[NewtonCgParameters]) -> str:
 def cg_settings(problem: Problem[NewtonCgParameters], state: UnlearningState) -> CgSettings:
     """Return how the server solves, with the trust radius as a length."""
     chosen = problem.parameters
-    size = float(np.linalg.norm(state.parameters.astype(np.float64)))
+    size = float(np.linalg.norm(without_buffers(problem.task, state.parameters).astype(np.float64)))
     return CgSettings(
         max_iterations=chosen.iterations,
         tolerance=chosen.tolerance,
@@ -150,7 +151,9 @@ def _take_step(
     findings |= {
         "exchanges": state.exchanges + 1,
         "clients whose curvature was used": state.values["participants"],
-        "relative change of the model ‖Δθ‖/‖θ‖": relative_change(state.arrays["start"], parameters),
+        "relative change of the model ‖Δθ‖/‖θ‖": relative_change(
+            problem.task, state.arrays["start"], parameters
+        ),
     }
     if state.values["left"]:
         left = ", ".join(state.values["left"])

@@ -48,6 +48,7 @@ class Sharding(Preparation[ShardingOptions]):
     Options = ShardingOptions
     from_the_start = True
     replaces_training = True
+    has_own_retraining = True
     stands_alone = True
     fixed = frozenset({"shards", "slices", "slice_rounds"})
     keeps = "the server each shard's model as it was before each slice"

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from benchmarks.bench import figures, runner, tables
 from benchmarks.bench.cases import Case, Contender
-from benchmarks.bench.columns import Row
+from benchmarks.bench.columns import Row, is_retrain
 from benchmarks.bench.command import packed_rows
 from benchmarks.bench.experiment import Experiment, found
 from benchmarks.bench.experiment_files import SHIPPED, shipped_experiments
@@ -143,7 +143,7 @@ def test_what_a_run_computes_is_said(tmp_path):
     """Eight seeds, a case and two methods, one of which trains in a way of its own; oracles come in fives."""
     text = TINY.replace("seeds: [0]", "oracles: 8")
     text = text.replace("[natural, puf-special, {method: federaser, prepare: federaser}]",
-                        "[natural, {method: sisa, prepare: sisa}]")  # fmt: skip
+                        "[natural, {method: fedau-learning, prepare: fedau-learning}]")  # fmt: skip
     experiment = read(tmp_path, text)
     assert runner.cost(experiment) == "16 trainings, 8 retrainings, 10 oracles, 16 deletions"
     with pytest.raises(ConfigurationError, match="even number"):
@@ -386,6 +386,51 @@ def test_settings_are_federations_of_their_own_and_a_paper_stands_below_ours(tmp
     assert "backdoor succeeds % (Δ)" not in clean
     assert "*A paper*" not in poisoned
     assert "backdoor succeeds % (Δ)" in poisoned
+
+
+OTHER_KINDS = """
+name: other-kinds
+title: Methods whose models ordinary training does not give
+run: {dataset: digits, model: logistic, num-clients: 4, rounds: 3, max-examples: 200, recovery-max-rounds: 3}
+seeds: [0]
+cases: [{name: one client, clients: ["0"]}]
+methods:
+  - natural
+  - {method: exact-ridge, prepare: exact-ridge}
+  - {method: sisa, prepare: sisa shards=2}
+"""
+
+
+def test_a_method_of_another_kind_is_compared_with_a_retrain_of_its_kind(tmp_path):
+    """Both are exact: their distance is nothing or rounding, whatever ordinary retraining gives."""
+    experiment = read(tmp_path, OTHER_KINDS)
+    rows = {row["method"]: row for row in rows_of(experiment, tmp_path / "work")}
+    assert [name for name in rows if is_retrain(name)] == [
+        "retrain",
+        "retrain, by exact-ridge",
+        "retrain, by sisa",
+    ]
+    for name in ("exact-ridge", "sisa"):
+        assert rows[name]["parameter_gap"] < 1e-6
+        assert rows[name]["agreement"] == 1
+        assert rows[name]["forget"] == rows[f"retrain, by {name}"]["forget"]
+        assert rows[name]["recovery_rounds"] == 0
+    assert rows["natural"]["parameter_gap"] > 1e-3
+    assert rows["exact-ridge"]["forget"] != rows["retrain"]["forget"]
+    text = tables.markdown(experiment, list(rows.values()), "a command", {"experiment": "other-kinds"})
+    shown = f"{100 * rows['exact-ridge']['test']:.1f}"
+    assert f"| exact-ridge | {shown} (0.0) |" in text
+    assert f"| retrain, by exact-ridge | {shown} |" in text
+    assert "3 retrainings" in runner.cost(experiment)
+
+
+def test_an_experiment_with_oracles_refuses_a_method_that_has_none_of_its_kind(tmp_path):
+    """Oracles are retrained ordinarily."""
+    text = OTHER_KINDS.replace("seeds: [0]", "oracles: 2")
+    with pytest.raises(
+        ConfigurationError, match=r"exact-ridge: it is compared with a Retrain of its own kind"
+    ):
+        read(tmp_path, text)
 
 
 def test_a_method_that_trains_alone_shares_no_original():

@@ -234,6 +234,15 @@ def test_a_model_far_longer_than_the_own_one_is_refused() -> None:
         hear(peer, "1", 0, value=1e30)
 
 
+def test_statistics_are_no_part_of_a_models_length() -> None:
+    """A neighbour's running variance of a million is that of its inputs."""
+    peer = counting_peer("0", FOUR, MemoryJournal(), PeerRules(buffers=(0, 2)))
+    offer = Offer(sender="1", round=0, vector=np.array([1e6, 1.0, 1e6]), applied=frozenset())
+    peer.accept(offer)
+    with pytest.raises(FlowerUnlearningError, match="the norm 1e\\+06"):
+        peer.accept(replace(offer, vector=np.array([1.0, 1e6, 1.0])))
+
+
 def test_who_is_no_neighbour_offers_nothing() -> None:
     """Peer 2 is a member on the other side of the ring."""
     peer = listening_peer(Limits())

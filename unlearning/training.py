@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -105,15 +105,25 @@ def structure(task: Task) -> nn.Module:
     All tensors are on torch's meta device, so what this model computes cannot be read. One that computes is made by
     `model_with`.
     """
-    model = _untrained(task, seed=0)
-    bare: dict[Tensor, Tensor] = {}
-    for module in list(model.modules()):
-        for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
-            empty = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
-            setattr(module, name, bare.setdefault(parameter, empty))
-        for name, buffer in list(module.named_buffers(recurse=False, remove_duplicate=False)):
-            setattr(module, name, bare.setdefault(buffer, torch.empty_like(buffer, device="meta")))
-    return model
+    made: nn.Module = _without_weights(_untrained(task, seed=0), {})
+    return made
+
+
+def _without_weights(part: Any, copies: dict[int, Any]) -> Any:
+    """Return a module or tensor without weights, `copies` by identity; what is given stays, a builder may keep it."""
+    if part is None or id(part) in copies:
+        return copies.get(id(part))
+    if isinstance(part, Tensor):
+        empty = torch.empty_like(part, device="meta")
+        is_parameter = isinstance(part, nn.Parameter)
+        copies[id(part)] = nn.Parameter(empty, part.requires_grad) if is_parameter else empty
+        return copies[id(part)]
+    copy = copies[id(part)] = object.__new__(type(part))
+    copy.__dict__.update(part.__dict__)
+    for kind in ("_parameters", "_buffers", "_modules"):
+        own = {name: _without_weights(inner, copies) for name, inner in part.__dict__[kind].items()}
+        copy.__dict__[kind] = own
+    return copy
 
 
 def _untrained(task: Task, seed: int) -> nn.Module:

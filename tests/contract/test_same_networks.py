@@ -199,6 +199,13 @@ def test_a_structure_has_no_weights_to_compute_with() -> None:
             flatten(model)
 
 
+def test_a_structure_leaves_a_builders_own_modules_alone() -> None:
+    """A builder may give the same layers at each call."""
+    layer = nn.Linear(2, 3)
+    structure(task_with(lambda: nn.Sequential(layer)))
+    assert not layer.weight.is_meta
+
+
 def test_one_place_makes_networks() -> None:
     """A second one would forget the pre-trained part: `build_model` is called in `unlearning.training` alone."""
     root = Path(unlearning.__file__).parents[1]

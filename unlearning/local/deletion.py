@@ -135,7 +135,8 @@ def _carry_out(
     method: Method, problem: Problem, model: Vector, sites: Sites, stores: Mapping[str, Store] | None
 ) -> tuple[UnlearningState, dict[str, int]]:
     """Return the last state, and how many examples targets say that they keep."""
-    state, replies = method.begin(problem, model), {}
+    state = method.begin(problem, model)
+    replies: dict[str, Reply] = {}
     while not state.finished:
         state, replies = _exchange(method, problem, state, sites, stores)
     kept = {client: num_retained(reply) for client, reply in replies.items() if NUM_RETAINED in reply.values}

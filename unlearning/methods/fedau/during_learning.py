@@ -285,7 +285,7 @@ class _TwoHeads(nn.Module):
         _, head = classifier_head(self.model)
         assert head is not None, "the caller has looked"
         # without weights, which are loaded: drawing some would move torch's global random state
-        self.auxiliary = nn.utils.skip_init(
+        self.auxiliary = nn.utils.skip_init(  # type: ignore[no-untyped-call]
             nn.Linear, head.in_features, head.out_features, bias=head.bias is not None
         )
         self._features: Tensor | None = None

@@ -12,8 +12,6 @@ from server.cli.connection import AsJson, connection_of
 from server.cli.tables import measured_text, show_table
 from server.ledger.silence import presence
 
-NO_CLIENT = "No run has seen a client online yet. Those that are registered are listed from then on."
-
 
 def clients(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the clients of the federation."""
@@ -25,7 +23,7 @@ def clients(ctx: typer.Context, as_json: AsJson = False) -> None:
     show_table(
         ("client", "node", "online", "last seen (UTC)", "forgotten"),
         [_client_row(item, datetime.now(UTC)) for item in found],
-        NO_CLIENT,
+        "No run has seen a client online yet. Those that are registered are listed from then on.",
     )
     if waiting:
         typer.echo(waiting)

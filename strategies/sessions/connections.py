@@ -188,9 +188,8 @@ class ClientConnections:
     def _line_of(self, hello: pb.Hello) -> ClientConnection | None:
         if not hmac.compare_digest(hello.session_id.encode(), self.session_id.encode()):
             return None
-        given = (
-            hello.token.encode()
-        )  # it may be long, and the second argument's length is what a comparison takes
+        given = hello.token.encode()
+        # What is given may be long; a comparison takes as long as its second argument.
         found = [line for line in self.by_node.values() if hmac.compare_digest(given, line.token.encode())]
         return found[0] if found else None
 
@@ -212,7 +211,7 @@ class ClientConnections:
             pass  # the stream is over; `_detach` is told by gRPC
         except Exception as exc:  # noqa: BLE001 - the frames are the client's, and so is what they lead to
             reason = reason_of(exc)
-            _log.warning("The stream of node %s is refused: %s", line.node_id, reason)
+            self._warn(stream, "The stream of node %s is refused: %s", line.node_id, reason)
             with self.changed:
                 stream.refusal = reason
                 line.lost = line.lost or f"it was refused: {reason}"

@@ -42,8 +42,8 @@ ARRIVAL_S = 60.0
 LIFETIME_S = 600.0
 """How long one process of a client answers; then it ends, and the next message invites another."""
 WITHOUT = GrowingPause(first_s=60.0, longest_s=600.0)
-"""How long a node that says that it cannot come to a session is not invited again, by how often in a row it said so.
-One that only did not come may have been down, and is invited with its next message."""
+"""How long a node that says that it cannot come to a session is not invited again, by how often in a row it did not.
+One that says nothing may have been down, and is invited with its next message; from the second time on it waits, too."""
 ENDING_S = 30.0
 """How long the clients' processes are waited for at the end."""
 _POLL_S = 2.0  # how often Flower is asked whether an invitation was answered
@@ -305,10 +305,12 @@ class SessionGrid(Grid):
 
     def _note_absence(self, line: ClientConnection, now: float) -> None:
         """Note that a node did not come to the session."""
-        pause_s = 0.0
-        if line.cannot_come:
-            self._absences[line.node_id] += 1
-            pause_s = WITHOUT.after(self._absences[line.node_id])
+        has_gone = (
+            line.has_returned and not line.cannot_come
+        )  # as Flower reports: its process, or the node itself
+        self._absences[line.node_id] += not has_gone
+        num = self._absences[line.node_id] - (not line.cannot_come)
+        pause_s = 0.0 if has_gone or num < 1 else WITHOUT.after(num)
         self._without_until[line.node_id] = now + pause_s
         _log.warning(
             "Node %d did not come to the session (%s). Flower carries this message; it is invited again %s.",

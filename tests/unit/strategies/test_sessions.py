@@ -589,6 +589,27 @@ def test_a_client_that_said_that_it_cannot_come_is_invited_again_a_minute_later(
     assert invited == [1, 1, 2, 2, 3]
 
 
+def test_a_node_that_never_says_why_it_does_not_come_is_invited_less_and_less(endpoint, monkeypatch):
+    """Each invitation costs its round a minute; the first is forgiven, for the node may have been restarted."""
+    for name in ("ARRIVAL_S", "ENDING_S"):
+        monkeypatch.setattr(session_grid, name, 0.1)
+    federation, invited = Federation(endpoint, 1), []
+    federation.flower.lost_invitations.add(1001)
+    with federation.grid.session():
+        for _ in range(4):
+            assert set(federation.exchange(request("0")).messages) == {"0"}
+            invited.append(len(federation.invited()))
+    assert invited == [1, 2, 2, 2]
+
+
+def test_clients_beyond_the_number_of_threads_are_served_by_flower(federation, monkeypatch):
+    """They are not invited to find no place."""
+    monkeypatch.setattr(session_grid, "MAX_CLIENTS", 1)
+    done = federation.exchange(request("0"), request("1"))
+    assert [ACCOUNT in done.values[client] for client in "01"] == [True, False]
+    assert federation.invited() == [0]
+
+
 def test_a_message_that_flower_does_not_take_either_fails_at_once(endpoint, monkeypatch):
     """As to a node that has just been unregistered: no invitation, no message, and no wait until the deadline."""
     federation = Federation(endpoint, 1)

@@ -111,11 +111,11 @@ class ClientConnections:
     def end(self, line: ClientConnection) -> None:
         """End a connection: its stream gets an End, and its token opens no other."""
         with self.changed:
+            if line.stream is not None and not line.is_over:
+                self._wait_for(line.stream, self._ending, END_S)
             line.is_over = True
             if self.by_node.get(line.node_id) is line:
                 del self.by_node[line.node_id]
-            if line.stream is not None:
-                self._wait_for(line.stream, self._ending, END_S)
             self.changed.notify_all()
 
     def Attend(  # noqa: N802 - the method's name in session.proto
@@ -127,7 +127,7 @@ class ClientConnections:
         try:
             first = next(request_iterator)
         except (StopIteration, grpc.RpcError):
-            self._warn(stream, "A stream from %s ended before it said whose it is.", context.peer())
+            self._warn(stream, "A stream of %s ended before it said whose it is.", stream.party)
             return
         finally:
             self._forget(stream)

@@ -43,7 +43,7 @@ LIFETIME_S = 600.0
 """How long one process of a client answers; then it ends, and the next message invites another."""
 WITHOUT = GrowingPause(first_s=60.0, longest_s=600.0)
 """How long a node that says that it cannot come to a session is not invited again, by how often in a row it did not.
-One that says nothing may have been down, and is invited with its next message; from the second time on it waits, too."""
+One that says nothing may have been down: it is invited with its next message, and waits from the second time on."""
 ENDING_S = 30.0
 """How long the clients' processes are waited for at the end."""
 _POLL_S = 2.0  # how often Flower is asked whether an invitation was answered

@@ -21,15 +21,23 @@ pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(400)]
 def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_path: Path) -> None:
     """Client 1 stays away, client 0 is started again at once, by `flower-unlearn-site node`.
 
-    It comes back with another num-partitions, and the two are named as not fitting each other.
+    It comes back with another num-partitions, and the two are named as not fitting each other; and it is on its stream
+    again at once, though invitations were lost while the server still counted it as online.
     """
     with LocalDeployment(
         tmp_path / "federation",
         num_clients=2,
         app_dir=REPOSITORY,
-        run_config={**SETTINGS, "num-clients": 2, "start-clients": 2, "round-interval-s": 5.0},
+        run_config={
+            **SETTINGS,
+            "num-clients": 2,
+            "start-clients": 2,
+            "round-interval-s": 5.0,
+            "transport": "session",
+        },
         secure=True,
         with_deletion_service=True,
+        with_sessions=True,
         with_worker=False,
     ) as deployment:
         (tmp_path / "federation" / "server" / "state").mkdir(parents=True, exist_ok=True)
@@ -70,6 +78,11 @@ def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_pat
                 WAIT_S,
                 "the misfit is named",
             )
+            back = ledger.rounds()[-1].round
+            deployment.wait_until(
+                lambda: ledger.rounds()[-1].round > back, WAIT_S, "a round after its return"
+            )
+            figures = ledger.rounds()[-1].metrics
         finally:
             node.kill()
             ledger.close()
@@ -78,4 +91,5 @@ def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_pat
         assert last_seen is not None
         assert last_seen <= killed_at + timedelta(seconds=1)
         assert 0 < let_in_s < 2 * LEASE_S
+        assert figures["participants"] == list(figures["session"]) == ["0"]
         assert "it was killed less than a minute ago" in node.log_text()

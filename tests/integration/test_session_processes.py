@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.processes.deployment import WORKER, supernode
-from tests.integration.deployments import restart
+from server.processes.deployment import WORKER
 from tests.integration.live_federation import WAIT_S, LiveFederation, live_federation
 from tests.residue import rows_in_memory
 from unlearning.requests import Granularity, Status, Target
@@ -21,9 +20,6 @@ from unlearning.tasks.task import Examples
 
 LONGEST_ROUND_S = 120.0
 """A minute until Flower gives a process up, half a one for a stream that may come back; and a loaded machine's time."""
-
-QUICK_S = 3.0
-"""A round over streams takes a tenth of a second, one that waits for a Flower message more than this."""
 
 FAKE_GPU = Path(__file__).parent / "fake_gpu"
 
@@ -114,24 +110,3 @@ def test_a_session_whose_process_is_killed_comes_back(live: LiveFederation) -> N
     after = [record for record in live.rounds() if record.round > before]
     assert all({"1", "2"} <= {*record.metrics["participants"]} for record in after)
     assert all(record.metrics["seconds"] < LONGEST_ROUND_S for record in after)
-
-
-def test_a_restarted_site_is_back_on_its_stream_with_its_first_round(live: LiveFederation) -> None:
-    """Its SuperNode is killed and started again: one round waits for it, and those after its return take no longer."""
-    live.wait_for_rounds(1)
-    before, process = live.rounds()[-1].round, live.session_process(2)
-    restart(live.deployment, supernode(2))
-    live.deployment.wait_until(
-        lambda: any(
-            record.round > before + 1 and "2" in record.metrics["participants"] for record in live.rounds()
-        ),
-        WAIT_S,
-        "client 2 trains again",
-    )
-    live.wait_for_rounds(2)
-    assert live.session_process(2) != process
-    after = [record.metrics for record in live.rounds() if record.round > before]
-    assert all(metrics["seconds"] < QUICK_S for metrics in after[-2:])
-    assert (
-        sum(metrics["seconds"] > QUICK_S for metrics in after) <= 2
-    )  # its death, and its process's first start

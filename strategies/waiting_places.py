@@ -35,7 +35,8 @@ class WaitingPlaces:
         going: WaitingConnection | None = None
         with self._lock:
             if self._num >= self._size:
-                going = next(iter(max(self._by_party.values(), key=len)))
+                crowd: dict[WaitingConnection, None] = max(self._by_party.values(), key=len)
+                going = next(iter(crowd))
                 self._remove(going)
             self._by_party.setdefault(connection.party, {})[connection] = None
             self._num += 1

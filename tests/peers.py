@@ -130,7 +130,9 @@ def tls_of(authority: Authority, name: str) -> Tls:
 
 
 @contextmanager
-def silent_calls(address: str, tls: Tls, count: int, frames: Sequence[Any] = ()) -> Iterator[list[Any]]:
+def silent_calls(
+    address: str, tls: Tls | None, count: int, frames: Sequence[Any] = ()
+) -> Iterator[list[Any]]:
     """So many calls of a peer's server that say these frames, and then nothing until the block ends."""
     is_over = threading.Event()
 

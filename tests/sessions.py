@@ -4,6 +4,7 @@ import contextlib
 import math
 import socket
 import threading
+from typing import Any
 
 from flwr.app import Message
 
@@ -17,10 +18,19 @@ class Vanished(BaseException):
 
 
 class ThreadedGrid(InProcessGrid):
-    """An in-process Grid that runs each session message in a thread of its own; others at once, as ever."""
+    """An in-process Grid that runs each session message in a thread of its own; others at once, as ever.
+
+    lost_invitations: nodes that never answer a session message, as if they had been killed with it.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.lost_invitations: set[int] = set()
 
     def _carry(self, message_id: str, message: Message) -> None:
         if message.metadata.message_type == SESSION:
+            if message.metadata.dst_node_id in self.lost_invitations:
+                return
             threading.Thread(target=self._attend, args=(message_id, message), daemon=True).start()
         else:
             super()._carry(message_id, message)

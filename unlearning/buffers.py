@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from unlearning.errors import UpdateRefused
 from unlearning.parameters import Vector, layout
 from unlearning.tasks.task import Task
-from unlearning.training import build
+from unlearning.training import structure
 
 _VARIANCE = "running_var"
 
@@ -88,7 +88,7 @@ def _places_in(task: Task, vector: Vector) -> _Places | None:
 
 @lru_cache(maxsize=8)
 def _places(task: Task) -> _Places:
-    slots = layout(build(task, seed=0))
+    slots = layout(structure(task))
     buffers = [slot for slot in slots if slot.is_buffer]
     variances = [slot for slot in buffers if slot.name.rpartition(".")[2] == _VARIANCE]
     found = (

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
-from server.bench.columns import RETRAIN, own_retrain
 
+from benchmarks.bench.columns import RETRAIN, own_retrain
 from unlearning.methods.registry import preparations
 from unlearning.requests import Granularity, Target
 

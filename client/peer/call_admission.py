@@ -1,7 +1,8 @@
 """Who may call, how many calls at once, and for how long: decided by the caller's certificate before anything is read.
 
-A caller that is no member is sent away at once. A member has a few places, so that nobody takes another's. A call on
-which nothing comes for `IDLE_S`, or that lasts longer than `call_s`, is ended.
+A caller that is no member is sent away at once. A member has a few places, so that nobody takes another's; where there
+are no certificates, or too many members call at once, the oldest call makes room for a new one. A call on which nothing
+comes for `IDLE_S`, or that lasts longer than `call_s`, is ended.
 """
 
 import threading
@@ -16,10 +17,13 @@ import grpc
 from cryptography import x509
 
 from client.peer.seals import common_name
+from strategies.waiting_places import WaitingPlaces
 from unlearning.errors import SessionError
 
 CALLS_PER_PEER = 4
 """A link sends one payload after the other; the rest is for calls that the other side has given up."""
+MAX_CALLS = 500
+"""Of all peers together; each holds a thread."""
 IDLE_S = 20.0
 _LOOK_S = 1.0
 
@@ -39,9 +43,14 @@ class Call:
     """One call. name: of the caller's certificate; None where there are no certificates. Times are monotonic."""
 
     name: str | None
-    cancel: Callable[[], object]
+    close: Callable[[], object]
     begun_at: float = field(default_factory=time.monotonic)
     heard_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def party(self) -> str:
+        """Whose it is."""
+        return self.name or ""
 
     def note_activity(self) -> None:
         """Note that something has come."""
@@ -54,6 +63,7 @@ class CallAdmission:
     def __init__(self, admits: Callable[[str], bool], *, call_s: float) -> None:
         self._admits, self._call_s, self._idle_s = admits, call_s, min(IDLE_S, call_s)
         self._calls: set[Call] = set()
+        self._places = WaitingPlaces(MAX_CALLS)
         self._lock = threading.Lock()
         self._closed = threading.Event()
         threading.Thread(target=self._watch, name="peer-calls", daemon=True).start()
@@ -76,8 +86,10 @@ class CallAdmission:
                 raise TooManyCalls(f"Peer {name!r:.60} has {CALLS_PER_PEER} calls open already.")
             self._calls.add(call)
         try:
+            self._places.enter(call)
             yield call
         finally:
+            self._places.leave(call)
             with self._lock:
                 self._calls.discard(call)
 
@@ -96,7 +108,7 @@ class CallAdmission:
                 ]
             for one in overdue:
                 _log.warning("A call of peer %.60r is ended: nothing came, or it took too long.", one.name)
-                one.cancel()
+                one.close()
 
 
 def certified_name(context: grpc.ServicerContext) -> str:

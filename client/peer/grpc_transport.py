@@ -6,7 +6,6 @@ trials) plain text is allowed, and everybody is believed. Whatever goes wrong wi
 payload, recorded, and the process lives.
 """
 
-import resource
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -35,12 +34,6 @@ Handling = Callable[[str, Payload], frozenset[str]]
 """Takes a payload from the peer of that name; the ids that it knows, for a greeting."""
 
 _REFUSED = frozenset({grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED})
-
-
-_SHORT_CONNECTIONS = (
-    ("grpc.server_handshake_timeout_ms", 10_000),  # who says nothing holds no connection
-    ("grpc.max_connection_idle_ms", 300_000),
-)
 
 
 class PayloadRefused(SessionError):
@@ -118,10 +111,7 @@ class PeerServer(PeerServiceServicer):
 
     def __init__(self, bind: str, tls: Tls | None, reception: Reception) -> None:
         self._reception, self._is_certified = reception, tls is not None
-        raise_file_limit()
-        endpoint = Endpoint(
-            address=bind, bind=bind, timeout_s=reception.timeout_s, tls=tls, options=_SHORT_CONNECTIONS
-        )
+        endpoint = Endpoint(address=bind, bind=bind, timeout_s=reception.timeout_s, tls=tls)
         try:
             self._server = endpoint.listen()
         except SessionError as exc:
@@ -207,12 +197,6 @@ class PeerConnection:
 
     def __exit__(self, *_error: object) -> None:
         self._channel.close()
-
-
-def raise_file_limit() -> None:
-    """Let the process have as many connections as the system allows it: idle ones must not shut others out."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _code(error: Exception) -> grpc.StatusCode:

@@ -11,13 +11,14 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ipaddress import IPv6Address
 from logging import getLogger
 
 from starlette.types import ASGIApp
 from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
+
+from strategies.waiting_places import WaitingPlaces, network_of
 
 _log = getLogger(__name__)
 
@@ -29,34 +30,6 @@ MAX_HEAD_BYTES = 16 * 1024
 # Fewer bytes are nothing said: no request and no TLS greeting is as short.
 _FIRST_BYTES = 16
 _WRITE_BUFFER_BYTES = 64 * 1024
-
-
-class Room:
-    """Connections that go where one more comes than there is room for: the oldest of the address that has most."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._num = 0
-        self._by_address: dict[str, dict[Guest, None]] = {}
-
-    def enter(self, guest: "Guest") -> None:
-        """Let a connection in; the one that has to go for it is closed."""
-        if self._num >= self._size:
-            crowd: dict[Guest, None] = max(self._by_address.values(), key=len)
-            going = next(iter(crowd))
-            self.leave(going)
-            going.close()
-        self._by_address.setdefault(guest.address, {})[guest] = None
-        self._num += 1
-
-    def leave(self, guest: "Guest") -> None:
-        """Forget a connection, if it is here."""
-        of_address = self._by_address.get(guest.address, {})
-        if guest in of_address:
-            del of_address[guest]
-            self._num -= 1
-            if not of_address:
-                del self._by_address[guest.address]
 
 
 class _Protocol(H11Protocol):
@@ -82,10 +55,10 @@ class _Protocol(H11Protocol):
 
 
 class Guest:
-    """One connection. address: from where it comes, a network of 64 bits where it is IPv6."""
+    """One connection. party: the network that it comes from."""
 
-    def __init__(self, accepted: socket.socket, address: str, waiting: Room) -> None:
-        self.address = address
+    def __init__(self, accepted: socket.socket, party: str, waiting: WaitingPlaces) -> None:
+        self.party = party
         self._accepted = accepted
         self._waiting = waiting
         self._task: asyncio.Task[None] | None = None
@@ -106,7 +79,7 @@ class Guest:
                 self._waiting.enter(self)
 
     def serve(
-        self, config: Config, state: ServerState, tls: ssl.SSLContext | None, silent: Room
+        self, config: Config, state: ServerState, tls: ssl.SSLContext | None, silent: WaitingPlaces
     ) -> "asyncio.Task[None]":
         """Begin to serve the connection; return the task that ends with it."""
         self._task = asyncio.create_task(self._serve(_Protocol(config, state, self), tls, silent))
@@ -114,12 +87,12 @@ class Guest:
         self._task.add_done_callback(lambda _: self._gone(silent))
         return self._task
 
-    def _gone(self, silent: Room) -> None:
+    def _gone(self, silent: WaitingPlaces) -> None:
         silent.leave(self)
         self._waiting.leave(self)
         self._accepted.close()  # of a task that was cancelled before it began; else it is closed already
 
-    async def _serve(self, protocol: _Protocol, tls: ssl.SSLContext | None, silent: Room) -> None:
+    async def _serve(self, protocol: _Protocol, tls: ssl.SSLContext | None, silent: WaitingPlaces) -> None:
         try:
             async with asyncio.timeout(HEAD_TIMEOUT_S):
                 await self._first_bytes()
@@ -170,7 +143,7 @@ class Connections:
         self._state.default_headers = [(b"connection", b"close")]
         self._listener = listener
         self._tls = tls
-        self._silent, self._waiting = Room(max_silent), Room(MAX_WAITING)
+        self._silent, self._waiting = WaitingPlaces(max_silent), WaitingPlaces(MAX_WAITING)
         self._open: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
 
@@ -206,11 +179,3 @@ class Connections:
             self._open.add(task)
             task.add_done_callback(self._open.discard)
             await asyncio.sleep(0)  # a queue that never empties keeps nobody else waiting
-
-
-def network_of(address: str) -> str:
-    """Return by what connections are counted: an IPv4 address, or the 64 bits of IPv6 that one subscriber has."""
-    if ":" not in address:
-        return address
-    parsed = IPv6Address(address.partition("%")[0])
-    return str(parsed.ipv4_mapped or parsed.packed[:8].hex())

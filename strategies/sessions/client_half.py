@@ -30,24 +30,24 @@ from strategies.sessions.payloads import (
 )
 from strategies.sessions.session_pb2_grpc import SessionServiceStub
 from unlearning.errors import SessionError
+from unlearning.growing_pause import GrowingPause
 from unlearning.plain import to_plain
 
 _log = getLogger(__name__)
 
 RECONNECT_S = 30.0
 MAX_INSTRUCTION_BYTES = 2**33
-_RETRY_S = 0.5
+_PAUSE = GrowingPause(first_s=0.5, longest_s=4.0)
 _QUEUED_FRAMES = 4
 _FINAL = frozenset(
     {
         grpc.StatusCode.UNAUTHENTICATED,
         grpc.StatusCode.ALREADY_EXISTS,
         grpc.StatusCode.INVALID_ARGUMENT,
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
         grpc.StatusCode.UNIMPLEMENTED,
     }
 )
-"""Refusals; everything else may be the network, and the client tries again."""
+"""Refusals; everything else may be the network, or a server that has no place now, and the client tries again."""
 
 Answering = Callable[[Message], RecordDict]
 """The answer to a message."""
@@ -106,8 +106,9 @@ class _Attendance:
 
     def run(self) -> None:
         """Connect until the End has come."""
-        said = ""
+        said, failures = "", 0
         while True:
+            contact_at = self._contact_at
             reason = self._connect_once()
             if reason is None:
                 return
@@ -119,7 +120,8 @@ class _Attendance:
                     f"The session at {self._invitation.address} cannot be reached for {self._reconnect_s:g} s: "
                     f"{reason}. Check session-address, the firewall and the certificates."
                 )
-            time.sleep(_RETRY_S)
+            failures = failures + 1 if self._contact_at == contact_at else 1
+            time.sleep(_PAUSE.after(failures))
 
     def _connect_once(self) -> str | None:
         """Return one connection: None when the End has come, else why it broke.
@@ -128,6 +130,7 @@ class _Attendance:
             SessionError: the server refuses this client, or asks nothing any more.
         """
         self.account = replace(self.account, connections=self.account.connections + 1)
+        received = self.account.bytes_received
         outgoing: queue.Queue[pb.Frame | None] = queue.Queue(_QUEUED_FRAMES)
         outgoing.put(
             pb.Frame(
@@ -147,7 +150,10 @@ class _Attendance:
                 raise SessionError(f"The server asked nothing for {self._idle_s:g} s.") from exc
             code = exc.code() if isinstance(exc, grpc.Call) else None
             reason = exc.details() if isinstance(exc, grpc.Call) else str(exc)
-            if code in _FINAL:
+            is_too_large = (
+                code is grpc.StatusCode.RESOURCE_EXHAUSTED and self.account.bytes_received > received
+            )
+            if code in _FINAL or is_too_large:
                 raise SessionError(f"The session's server refuses this client: {reason}") from exc
             return str(reason)
         finally:

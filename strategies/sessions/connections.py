@@ -5,34 +5,45 @@ the next stream. gRPC's threads and the server's own meet here, under one condit
 """
 
 import hmac
+import math
 import secrets
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from logging import getLogger
 
 import grpc
 from flwr.app import Message
 
 from strategies.sessions import session_pb2 as pb
+from strategies.sessions.endpoint import MAX_ARRIVING, MAX_CLIENTS, party_of
 from strategies.sessions.framing import Assembler, Payload, frames
+from strategies.waiting_places import WaitingPlaces
 from unlearning.untrusted import reason_of
 
 _log = getLogger(__name__)
 
 HELLO_S = 10.0
 """A stream that says nothing for so long is closed."""
+END_S = 10.0
+"""So long a client may take to read what is left, and the End."""
+_WARN_AGAIN_S = 10.0
 
 
 @dataclass(slots=True, eq=False)
 class Stream:
     """One connection of a client.
 
-    sent: the newest message that went over it; known: hashes of arrays that went with it.
+    party: whose certificate or network it comes from; close: ends it, whatever it waits for.
+    assembler: its limit is set for each frame. sent: the newest message that went over it; known: hashes of arrays that
+    went with it. closing: closes it later, where it is waited for.
     """
 
-    assembler: Assembler
+    party: str
+    close: Callable[[], object]
+    assembler: Assembler = field(default_factory=lambda: Assembler(0))
+    closing: threading.Timer | None = None
     sent: int = 0
     known: frozenset[str] = frozenset()
     refusal: str = ""
@@ -47,7 +58,7 @@ class ClientConnection:
     request: the same as it travels, until it is answered.
     delivered: the number of the newest message that was handed to gRPC as a whole.
     attached_at: when its first stream came; detached_at: when its last one broke.
-    lost: why it is not waited for any more; is_refused: because of what it sent.
+    lost: why it is not waited for any more; is_refused: because of what it sent; cannot_come: as it said itself.
     is_leaving: it answers nothing more; is_over: it is sent an End.
     """
 
@@ -68,6 +79,7 @@ class ClientConnection:
     delivered: int = 0
     lost: str = ""
     is_refused: bool = False
+    cannot_come: bool = False
     is_leaving: bool = False
     is_over: bool = False
 
@@ -76,7 +88,7 @@ class ClientConnections:
     """The connections of one session, and the gRPC service behind them. Hold `changed` to look at or change one.
 
     by_node: those that are open, by node id.
-    reply_limit_bytes: how large an answer may be; set it before clients are invited.
+    reply_limit_bytes: how large an answer may be; set it before a message is sent.
     """
 
     def __init__(self) -> None:
@@ -86,6 +98,8 @@ class ClientConnections:
         self.num_answers = 0
         self.reply_limit_bytes = 0
         self.bytes_sent = self.bytes_received = 0
+        self._arriving, self._ending = WaitingPlaces(MAX_ARRIVING), WaitingPlaces(MAX_CLIENTS)
+        self._warned_at: dict[str, float] = {}
 
     def open(self, node_id: int) -> ClientConnection:
         """Return a connection for a node that will be invited, with a token of its own."""
@@ -97,6 +111,8 @@ class ClientConnections:
     def end(self, line: ClientConnection) -> None:
         """End a connection: its stream gets an End, and its token opens no other."""
         with self.changed:
+            if line.stream is not None and not line.is_over:
+                self._wait_for(line.stream, self._ending, END_S)
             line.is_over = True
             if self.by_node.get(line.node_id) is line:
                 del self.by_node[line.node_id]
@@ -106,16 +122,16 @@ class ClientConnections:
         self, request_iterator: Iterator[pb.Frame], context: grpc.ServicerContext
     ) -> Iterator[pb.Frame]:
         """Yield one client's stream, from its Hello to the End; see session.proto."""
-        patience = threading.Timer(HELLO_S, context.cancel)
-        patience.daemon = True
-        patience.start()
+        stream = Stream(party_of(context), context.cancel)
+        self._wait_for(stream, self._arriving, HELLO_S)
         try:
             first = next(request_iterator)
         except (StopIteration, grpc.RpcError):
+            self._warn(stream, "A stream of %s ended before it said whose it is.", stream.party)
             return
         finally:
-            patience.cancel()
-        line, stream = self._admit(first, context)
+            self._forget(stream)
+        line = self._admit(first.hello, stream, context)
         if not context.add_callback(lambda: self._detach(line, stream)):
             self._detach(line, stream)
             return
@@ -124,31 +140,57 @@ class ClientConnections:
         ).start()
         yield from self._requests(line, stream, context)
 
-    def _admit(self, first: pb.Frame, context: grpc.ServicerContext) -> tuple[ClientConnection, Stream]:
-        hello = first.hello
+    def _wait_for(self, stream: Stream, places: WaitingPlaces, seconds: float) -> None:
+        """Let a stream wait in one of these places, so many seconds at most."""
+        places.enter(stream)
+        stream.closing = threading.Timer(seconds, stream.close)
+        stream.closing.daemon = True
+        stream.closing.start()
+
+    def _forget(self, stream: Stream) -> None:
+        """Note that a stream waits no longer."""
+        if stream.closing is not None:
+            stream.closing.cancel()
+        self._arriving.leave(stream)
+        self._ending.leave(stream)
+
+    def _admit(self, hello: pb.Hello, stream: Stream, context: grpc.ServicerContext) -> ClientConnection:
+        """Return whose stream it is, in place of the stream that this client had.
+
+        Ends the call where it is no client's.
+        """
         with self.changed:
             line = self._line_of(hello)
             if line is not None and hello.connection > line.connection:
-                line.connection = hello.connection
-                line.stream = Stream(Assembler(self.reply_limit_bytes))
+                before, line.stream, line.connection = line.stream, stream, hello.connection
                 line.attached_at = line.attached_at or time.monotonic()
                 line.lost = line.lost if line.has_returned else ""
                 self.changed.notify_all()
-                return line, line.stream
+                if before is not None:
+                    before.close()  # it may wait for a client that reads nothing
+                return line
         if line is None:
-            _log.warning("A stream from %s is refused: unknown session or wrong token.", context.peer())
+            self._warn(stream, "A stream from %s is refused: unknown session or wrong token.", context.peer())
             context.abort(
                 grpc.StatusCode.UNAUTHENTICATED, "There is no such session, or the token is another's."
             )
-        _log.warning("A second stream of node %s from %s is refused.", line.node_id, context.peer())
+        self._warn(stream, "A second stream of node %s from %s is refused.", line.node_id, context.peer())
         context.abort(grpc.StatusCode.ALREADY_EXISTS, "This client has a newer stream already.")
         raise AssertionError("abort raises")
+
+    def _warn(self, stream: Stream, text: str, *values: object) -> None:
+        """Log a warning, but not for each stream that one party opens."""
+        now = time.monotonic()
+        if now - self._warned_at.get(stream.party, -math.inf) >= _WARN_AGAIN_S:
+            self._warned_at[stream.party] = now
+            _log.warning(text, *values)
 
     def _line_of(self, hello: pb.Hello) -> ClientConnection | None:
         if not hmac.compare_digest(hello.session_id.encode(), self.session_id.encode()):
             return None
         given = hello.token.encode()
-        found = [line for line in self.by_node.values() if hmac.compare_digest(line.token.encode(), given)]
+        # What is given may be long; a comparison takes as long as its second argument.
+        found = [line for line in self.by_node.values() if hmac.compare_digest(given, line.token.encode())]
         return found[0] if found else None
 
     def _read(self, line: ClientConnection, stream: Stream, incoming: Iterator[pb.Frame]) -> None:
@@ -156,6 +198,7 @@ class ClientConnections:
         try:
             for frame in incoming:
                 is_end = frame.WhichOneof("kind") == "end"
+                stream.assembler.limit_bytes = self.reply_limit_bytes
                 payload = None if is_end else stream.assembler.add(frame)
                 with self.changed:
                     self.bytes_received += frame.ByteSize()
@@ -168,7 +211,7 @@ class ClientConnections:
             pass  # the stream is over; `_detach` is told by gRPC
         except Exception as exc:  # noqa: BLE001 - the frames are the client's, and so is what they lead to
             reason = reason_of(exc)
-            _log.warning("The stream of node %s is refused: %s", line.node_id, reason)
+            self._warn(stream, "The stream of node %s is refused: %s", line.node_id, reason)
             with self.changed:
                 stream.refusal = reason
                 line.lost = line.lost or f"it was refused: {reason}"
@@ -177,7 +220,7 @@ class ClientConnections:
 
     def _take(self, line: ClientConnection, payload: Payload) -> None:
         if payload.exchange != line.number or line.answer is not None:
-            _log.info("A late or repeated answer of node %s is ignored.", line.node_id)
+            _log.debug("A late or repeated answer of node %s is ignored.", line.node_id)
             return
         line.answer, line.request = payload, None
         self.num_answers += 1
@@ -188,6 +231,7 @@ class ClientConnections:
             if line.stream is stream:
                 line.stream, line.detached_at = None, time.monotonic()
             self.changed.notify_all()
+        self._forget(stream)
 
     def _requests(
         self, line: ClientConnection, stream: Stream, context: grpc.ServicerContext

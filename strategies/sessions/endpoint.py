@@ -4,21 +4,28 @@ As with the deletion service, beyond one's own machine there is only mutual TLS:
 the client does not connect without. On loopback (demo, tests) plain text is allowed.
 """
 
+import resource
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 
 from strategies.run_config import RunSettings
 from strategies.sessions.framing import MAX_FRAME_BYTES
 from strategies.tls_files import is_loopback, read_pem
+from strategies.waiting_places import network_of
 from unlearning.errors import ConfigurationError, SessionError
 
 MAX_CLIENTS = 500
-"""Each client of a session holds a thread of the server."""
+"""Each client of a session holds a thread of the server; those beyond are not invited."""
+MAX_ARRIVING = 256
+"""Streams that have not said whose they are; each holds a thread, too."""
+_SPARE_THREADS = 64  # for streams that are being refused or closed
+_MAX_CONNECTIONS = 20_000
 
 TLS_SETTINGS = ("session-tls-ca", "session-tls-cert", "session-tls-key")
 _KEEPALIVE = (
@@ -27,6 +34,16 @@ _KEEPALIVE = (
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
+)
+_SERVER_OPTIONS = (
+    *_KEEPALIVE,
+    ("grpc.so_reuseport", 0),  # otherwise two server processes could share the port
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    # A connection without TLS and HTTP/2, or without a stream, is closed.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 300_000),
+    ("grpc.max_concurrent_streams", 1_000),
 )
 
 
@@ -67,14 +84,12 @@ class Endpoint:
     """A server's place for sessions.
 
     address: where clients reach it (host:port). bind: where it listens. timeout_s: of one exchange.
-    options: of gRPC, beside those that all have.
     """
 
     address: str
     bind: str
     timeout_s: float
     tls: Tls | None = None
-    options: tuple[tuple[str, int], ...] = ()
 
     @classmethod
     def from_settings(cls, settings: RunSettings) -> "Endpoint | None":
@@ -107,15 +122,12 @@ class Endpoint:
                 f"Sessions at {self.bind} could be reached from other machines, so both sides must prove who "
                 f"they are: set {', '.join(TLS_SETTINGS)}, or bind to 127.0.0.1."
             )
-        workers = ThreadPoolExecutor(MAX_CLIENTS, thread_name_prefix="session")
-        options = (
-            *_KEEPALIVE,
-            *self.options,
-            ("grpc.so_reuseport", 0),  # otherwise two server processes could share the port
-            ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-            ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        # Of those that attend, are ending, arrive; gRPC's own limit on streams would count all alike.
+        threads = ThreadPoolExecutor(
+            2 * MAX_CLIENTS + MAX_ARRIVING + _SPARE_THREADS, thread_name_prefix="session"
         )
-        server = grpc.server(workers, options=options, maximum_concurrent_rpcs=MAX_CLIENTS)
+        connections = ("grpc.max_allowed_incoming_connections", _max_connections())
+        server = grpc.server(threads, options=(*_SERVER_OPTIONS, connections))
         try:
             if self.tls is None:
                 server.add_insecure_port(self.bind)
@@ -132,6 +144,22 @@ class Endpoint:
                 f"Cannot listen for sessions at {self.bind}. Does another server process still hold the port?"
             ) from exc
         return server
+
+
+def party_of(context: grpc.ServicerContext) -> str:
+    """Return by what a caller's streams are counted: its certificate's subject, without one its network."""
+    subject = context.auth_context().get("x509_subject")
+    if subject:
+        return bytes(subject[0]).decode(errors="replace")
+    address = unquote(context.peer()).partition(":")[2].rpartition(":")[0]
+    return network_of(address.strip("[]"))
+
+
+def _max_connections() -> int:
+    """Let the process have as many files as the system allows; return how many may be connections."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return _MAX_CONNECTIONS if most == resource.RLIM_INFINITY else min(_MAX_CONNECTIONS, most // 2)
 
 
 def open_channel(address: str, tls: Tls | None) -> grpc.Channel:

@@ -76,7 +76,7 @@ class Assembler:
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit = limit_bytes
+        self.limit_bytes = limit_bytes
         self._kept: dict[str, NDArray[Any]] = {}
         self._header: pb.Header | None = None
         self._sizes: list[int] = []
@@ -120,9 +120,9 @@ class Assembler:
                     )
             else:
                 sizes.append(check_size(array.shape, check_dtype(array.dtype)))
-        if sum(sizes) > self._limit:
+        if sum(sizes) > self.limit_bytes:
             raise SessionError(
-                f"A payload of {sum(sizes):,} bytes is announced; the limit is {self._limit:,} bytes."
+                f"A payload of {sum(sizes):,} bytes is announced; the limit is {self.limit_bytes:,} bytes."
             )
         self._header = header
         self._sizes, self._sections = sizes, [bytearray()]

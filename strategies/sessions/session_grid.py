@@ -2,12 +2,13 @@
 
 What sends and receives messages does not see the difference: the same message, the same answer, the same reasons. One
 Flower message invites a node; after that a message costs what the network costs, and no process start. A node is
-invited again when its stream is gone for good, when it leaves, and after `LIFETIME_S`. A node that does not
-come is sent its message by Flower, and not invited again for a while.
+invited again when its stream has gone permanently, when it leaves, and after `LIFETIME_S`. A node that does not
+come is sent its message by Flower; one that says that it cannot is not invited again for a while.
 """
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,9 +26,10 @@ from strategies.fetching import Fetches, Lost
 from strategies.messages import SESSION, WHOAMI, Json, compose, count_bytes, round_of, values_of
 from strategies.sessions.by_flower import FlowerMessages
 from strategies.sessions.connections import ClientConnection, ClientConnections
-from strategies.sessions.endpoint import Endpoint
+from strategies.sessions.endpoint import MAX_CLIENTS, Endpoint
 from strategies.sessions.payloads import INVITATION, Invitation, SharedArrays, answer_content, message_payload
 from strategies.sessions.session_pb2_grpc import add_SessionServiceServicer_to_server
+from unlearning.growing_pause import GrowingPause
 from unlearning.plain import to_plain
 from unlearning.untrusted import MAX_JSON_BYTES
 
@@ -39,8 +41,9 @@ ARRIVAL_S = 60.0
 """How long an invited client is waited for before its message goes by Flower."""
 LIFETIME_S = 600.0
 """How long one process of a client answers; then it ends, and the next message invites another."""
-WITHOUT_S = 600.0
-"""How long a node that did not come to a session is not invited again."""
+WITHOUT = GrowingPause(first_s=60.0, longest_s=600.0)
+"""How long a node that says that it cannot come to a session is not invited again, by how often in a row it did not.
+One that says nothing may have been down: it is invited with its next message, and waits from the second time on."""
 ENDING_S = 30.0
 """How long the clients' processes are waited for at the end."""
 _POLL_S = 2.0  # how often Flower is asked whether an invitation was answered
@@ -71,6 +74,7 @@ class SessionGrid(Grid):
         self._by_flower = FlowerMessages(grid)
         self._returns = Fetches(grid)
         self._without_until: dict[int, float] = {}
+        self._absences: Counter[int] = Counter()
         self._server: grpc.Server | None = None
         self._polled_at = 0.0
         self._seen = 0
@@ -154,7 +158,7 @@ class SessionGrid(Grid):
                 continue
             reply = self._reply(key, line)
             if reply is not None:
-                self._pending.pop(key)
+                self._pending.pop(key, None)
                 replies.append(reply)
         return [*replies, *self._by_flower.pull(flower)]
 
@@ -217,6 +221,8 @@ class SessionGrid(Grid):
             return False
         size = sum(array.nbytes for array in payload.arrays.values())
         self._lines.reply_limit_bytes = max(self._lines.reply_limit_bytes, 8 * size + 2**24)
+        if line is None and sum(not one.has_returned for one in self._lines.by_node.values()) >= MAX_CLIENTS:
+            return False
         if line is None:
             line = self._invite(message)
         if line.asked is not None:
@@ -273,6 +279,7 @@ class SessionGrid(Grid):
             asked = line.asked
             assert asked is not None, "a message that is pending is its node's newest"
             if line.answer is not None:
+                self._absences.pop(line.node_id, None)
                 found, refused = read_each({key: line.answer}, lambda _, payload: answer_content(payload))
                 if key in found:
                     return Message(found[key], reply_to=asked)
@@ -284,18 +291,31 @@ class SessionGrid(Grid):
                 late = f"{NO_ANSWER} {timeout_s:g} s"
                 return Message(Error(_LOST, late), reply_to=asked) if now - since > timeout_s else None
         self._end(line)
+        self._nodes_at = -math.inf  # it may be online no longer
         if line.attached_at is None and not line.is_refused:
-            _log.warning(
-                "Node %d does not come to the session (%s); Flower carries its messages for %.0f s.",
-                *(line.node_id, line.lost, WITHOUT_S),
-            )
-            self._without_until[line.node_id] = now + WITHOUT_S
+            self._note_absence(line, now)
         if not line.is_refused and (line.attached_at is None or line.is_leaving or not is_delivered):
             self._pending.pop(key)
-            if not self._send(asked):
+            is_sent = line.attached_at is not None and self._send(asked)
+            if not is_sent:
                 self._by_flower.push([asked])
-            return None
+            if is_sent or key in self._by_flower:
+                return None
         return Message(Error(REFUSED if line.is_refused else _LOST, line.lost), reply_to=asked)
+
+    def _note_absence(self, line: ClientConnection, now: float) -> None:
+        """Note that a node did not come to the session."""
+        has_gone = (
+            line.has_returned and not line.cannot_come
+        )  # as Flower reports: its process, or the node itself
+        self._absences[line.node_id] += not has_gone
+        num = self._absences[line.node_id] - (not line.cannot_come)
+        pause_s = 0.0 if has_gone or num < 1 else WITHOUT.after(num)
+        self._without_until[line.node_id] = now + pause_s
+        _log.warning(
+            "Node %d did not come to the session (%s). Flower carries this message; it is invited again %s.",
+            *(line.node_id, line.lost, f"in {pause_s:.0f} s" if pause_s else "with the next"),
+        )
 
     def _poll_flower(self, *, after_s: float = _POLL_S) -> None:
         """Take in Flower's answers to invitations: a client has ended, or its process has died."""
@@ -330,6 +350,6 @@ class SessionGrid(Grid):
         values: Json = read[""]
         failure = reported_failure(values)
         if failure is not None:
-            line.lost = line.lost or str(failure)
+            line.lost, line.cannot_come = line.lost or str(failure), True
         else:
             line.is_leaving = True

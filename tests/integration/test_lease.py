@@ -46,16 +46,24 @@ def process_of(pid: int) -> psutil.Process:
 def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_path: Path) -> None:
     """Client 1 stays away, client 0 is started again at once, by `flower-unlearn-site node`.
 
-    It comes back with another num-partitions, and the two are named as not fitting each other. Client 1 is revoked, and
-    is told that its key is not registered when no lease can last so long.
+    It comes back with another num-partitions, and the two are named as not fitting each other; and it is on its stream
+    again at once, though invitations were lost while the server still counted it as online. Client 1 is revoked, and is
+    told that its key is not registered when no lease can last so long.
     """
     with LocalDeployment(
         tmp_path / "federation",
         num_clients=2,
         app_dir=REPOSITORY,
-        run_config={**SETTINGS, "num-clients": 2, "start-clients": 2, "round-interval-s": 5.0},
+        run_config={
+            **SETTINGS,
+            "num-clients": 2,
+            "start-clients": 2,
+            "round-interval-s": 5.0,
+            "transport": "session",
+        },
         secure=True,
         with_deletion_service=True,
+        with_sessions=True,
         with_worker=False,
     ) as deployment:
         (tmp_path / "federation" / "server" / "state").mkdir(parents=True, exist_ok=True)
@@ -90,6 +98,11 @@ def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_pat
                 WAIT_S,
                 "the misfit is named",
             )
+            back = ledger.rounds()[-1].round
+            deployment.wait_until(
+                lambda: ledger.rounds()[-1].round > back, WAIT_S, "a round after its return"
+            )
+            figures = ledger.rounds()[-1].metrics
         finally:
             node.kill()
             ledger.close()
@@ -110,4 +123,5 @@ def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_pat
         assert last_seen is not None
         assert last_seen <= killed_at + timedelta(seconds=1)
         assert 0 < let_in_s < 2 * LEASE_S
+        assert figures["participants"] == list(figures.get("session", {})) == ["0"]
         assert "counts a SuperNode that was killed as online" in node.log_text()

@@ -1,9 +1,13 @@
 """Both halves of a session over real gRPC streams on loopback: who may come, what is lost and what is not."""
 
 import threading
+import time
 import tracemalloc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import numpy as np
@@ -12,6 +16,7 @@ from flwr.app import Context, Message, RecordDict
 
 from strategies.exchange import Exchange, Failure, exchange
 from strategies.messages import (
+    NOTICE,
     SESSION,
     UNLEARN,
     arrays_content,
@@ -27,14 +32,15 @@ from strategies.messages import (
     vector_of,
 )
 from strategies.run_config import RunSettings
-from strategies.sessions import client_half, payloads, session_grid
+from strategies.sessions import client_half, connections, payloads, session_grid
+from strategies.sessions import endpoint as endpoints
 from strategies.sessions import session_pb2 as pb
 from strategies.sessions.client_half import Answering, run_client_session
 from strategies.sessions.endpoint import Endpoint, Tls, open_channel
 from strategies.sessions.framing import CHUNK_BYTES, Assembler, Payload
 from strategies.sessions.payloads import ACCOUNT, INVITATION, Invitation, SessionStatistics, answer_content
 from strategies.sessions.session_grid import SessionGrid
-from strategies.sessions.session_pb2_grpc import SessionServiceStub
+from strategies.sessions.session_pb2_grpc import SessionServiceStub, add_SessionServiceServicer_to_server
 from tests.certificates import Authority
 from tests.deletion_service import free_port
 from tests.hostile import JSON
@@ -47,11 +53,13 @@ from unlearning.errors import (
     SessionError,
     UpdateRefused,
 )
+from unlearning.growing_pause import GrowingPause
 from unlearning.methods.method import Reply
 from unlearning.parameters import content_hash
 
 MODEL = np.arange(3 * CHUNK_BYTES // 4, dtype=np.float32)
 """Three chunks, so that a stream can break in the middle."""
+PAUSE = getattr(client_half, "_PAUSE", None)
 
 
 def request(client: str, factor: float = 1.0, model: np.ndarray = MODEL, server_round: int = 1) -> Message:
@@ -139,7 +147,7 @@ def replies(done: Exchange) -> dict[str, Reply]:
 @pytest.fixture(autouse=True)
 def who_lost_its_stream_comes_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every session here ends with somebody who does."""
-    monkeypatch.setattr(client_half, "_RETRY_S", 0.05)
+    monkeypatch.setattr(client_half, "_PAUSE", GrowingPause(first_s=0.05, longest_s=0.05))
 
 
 @pytest.fixture
@@ -283,7 +291,7 @@ def test_a_client_that_cannot_come_is_asked_by_flower_in_the_same_round(endpoint
             assert set(done.messages) == {"0", "1"}
             assert (ACCOUNT in done.values["0"], ACCOUNT in done.values["1"]) == (True, False)
     assert sorted(federation.invited()) == [0, 1]
-    assert "Node 1002 does not come to the session" in caplog.text
+    assert "Node 1002 did not come to the session" in caplog.text
 
 
 # Who may come
@@ -422,6 +430,24 @@ def test_room_is_made_for_what_has_come_and_not_for_what_is_announced():
         tracemalloc.stop()
 
 
+def test_a_stream_that_began_without_a_model_takes_large_answers_afterwards(endpoint):
+    """A notice first, as after a restart while verifying; then a model that a notice's answer could not hold."""
+
+    def answer(message: Message) -> RecordDict:
+        return scale(message) if round_of(message) > 1 else arrays_content({}, {})
+
+    federation = Federation(endpoint, 1, answers={"0": answer})
+    large = np.zeros(3 * 2**21, dtype=np.float32)
+    with federation.grid.session():
+        assert set(federation.exchange(compose(1001, NOTICE, 1, {})).messages) == {"0"}
+        done = federation.exchange(request("0", 1.0, large, server_round=2))
+        assert not done.failures
+        assert account(done).connections == 1
+        assert ACCOUNT in done.values["0"]
+        frame = pb.Frame(header=pb.Header(exchange=2, arrays=[pb.ArrayHeader(dtype="<f4", shape=[2**30])]))
+        assert raw(federation, frame) is grpc.StatusCode.INVALID_ARGUMENT
+
+
 # What is lost
 
 
@@ -518,7 +544,8 @@ def test_a_client_gives_up_a_server_that_is_gone():
 
 def test_a_client_gives_up_a_server_that_asks_nothing(federation, monkeypatch):
     """Three deadlines of the server without an instruction: the node must not be blocked for ever."""
-    monkeypatch.setattr(client_half, "_RETRY_S", 0.5)  # the first stream's client comes back after that
+    patient = GrowingPause(first_s=0.5, longest_s=0.5)
+    monkeypatch.setattr(client_half, "_PAUSE", patient)  # the first stream's client comes back after that
     federation.exchange(request("0"))
     impatient = replace(federation.invitations["0"], timeout_s=0.1)
     federation.grid._lines.by_node[1001].connection = 0  # as if the first stream were gone
@@ -526,16 +553,240 @@ def test_a_client_gives_up_a_server_that_asks_nothing(federation, monkeypatch):
         run_client_session(impatient, scale, 1001)
 
 
+# Who comes back
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["Flower says so", "Flower does not notice"])
+def test_a_restarted_site_is_back_on_its_stream_with_its_first_message(endpoint, monkeypatch, is_told):
+    """Its invitation was lost, because the SuperNode was down and still counted as online."""
+    monkeypatch.setattr(session_grid, "ARRIVAL_S", 0.2)
+    monkeypatch.setattr(session_grid, "ENDING_S", 0.2)  # for an answer to the lost invitation
+    federation = Federation(endpoint)
+    with federation.grid.session():
+        (federation.flower.offline if is_told else federation.flower.lost_invitations).add(1001)
+        down = federation.exchange(request("0"), request("1"))
+        assert ACCOUNT in down.values["1"]
+        assert "0" in (down.failures if is_told else down.messages)
+        federation.flower.offline.clear()
+        federation.flower.lost_invitations.clear()
+        back = federation.exchange(request("0"), request("1"))
+    assert all(ACCOUNT in back.values[client] for client in "01")
+    assert sorted(federation.invited()) == [0, 0, 1]
+
+
+def test_a_client_that_said_that_it_cannot_come_is_invited_again_a_minute_later(endpoint, monkeypatch):
+    """Then after two; what kept it away may be over, such as a firewall that was restarted."""
+    elapsed, invited = [0.0], []
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + elapsed[0], sleep=time.sleep)
+    for module in (session_grid, connections):
+        monkeypatch.setattr(module, "time", clock)
+    federation = Federation(replace(endpoint, address=f"127.0.0.1:{free_port()}"), 1, reconnect_s=0.1)
+    with federation.grid.session():
+        for seconds in (0.0, 30.0, 31.0, 60.0, 61.0):
+            elapsed[0] += seconds
+            assert set(federation.exchange(request("0")).messages) == {"0"}
+            invited.append(len(federation.invited()))
+    assert invited == [1, 1, 2, 2, 3]
+
+
+def test_a_node_that_never_says_why_it_does_not_come_is_invited_less_and_less(endpoint, monkeypatch):
+    """Each invitation costs its round a minute; the first is forgiven, for the node may have been restarted."""
+    for name in ("ARRIVAL_S", "ENDING_S"):
+        monkeypatch.setattr(session_grid, name, 0.1)
+    federation, invited = Federation(endpoint, 1), []
+    federation.flower.lost_invitations.add(1001)
+    with federation.grid.session():
+        for _ in range(4):
+            assert set(federation.exchange(request("0")).messages) == {"0"}
+            invited.append(len(federation.invited()))
+    assert invited == [1, 2, 2, 2]
+
+
+def test_clients_beyond_the_number_of_threads_are_served_by_flower(federation, monkeypatch):
+    """They are not invited to find no place."""
+    monkeypatch.setattr(session_grid, "MAX_CLIENTS", 1)
+    done = federation.exchange(request("0"), request("1"))
+    assert [ACCOUNT in done.values[client] for client in "01"] == [True, False]
+    assert federation.invited() == [0]
+
+
+def test_a_message_that_flower_does_not_take_either_fails_at_once(endpoint, monkeypatch):
+    """As to a node that has just been unregistered: no invitation, no message, and no wait until the deadline."""
+    federation = Federation(endpoint, 1)
+    monkeypatch.setattr(federation.flower, "push_messages", lambda messages: ["" for _ in messages])
+    with federation.grid.session():
+        done = federation.exchange(request("0"), timeout_s=5.0)
+    assert "could not be handed to the SuperLink" in str(done.failures["0"])
+
+
+# Who keeps others out
+
+
+def attend(channel: grpc.Channel, *frames: pb.Frame, timeout_s: float = 20.0) -> Any:
+    """A stream that sends these frames, then nothing, and reads nothing."""
+    outgoing = iter((*frames, None))
+    is_over = threading.Event()
+
+    def say() -> Iterator[pb.Frame]:
+        while (frame := next(outgoing)) is not None:
+            yield frame
+        is_over.wait(60)
+
+    call = SessionServiceStub(channel).Attend(say(), timeout=timeout_s)
+    call.add_callback(is_over.set)
+    return call
+
+
+@pytest.fixture
+def few_places(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A server with so few threads that a test can take them all."""
+    monkeypatch.setattr(endpoints, "MAX_CLIENTS", 8)
+    monkeypatch.setattr(endpoints, "MAX_ARRIVING", 8, raising=False)
+    monkeypatch.setattr(endpoints, "_SPARE_THREADS", 1, raising=False)
+    monkeypatch.setattr(connections, "MAX_ARRIVING", 8, raising=False)
+    return 8
+
+
+@pytest.mark.parametrize("is_certified", [True, False], ids=["of a certificate", "of an address"])
+def test_mute_streams_keep_no_client_out(endpoint, certificates, few_places, is_certified):
+    """More than there are places, and each time that a client comes the oldest makes room."""
+    tls = certificates["server"] if is_certified else None
+    federation = Federation(
+        replace(endpoint, tls=tls), tls={name: certificates["client"] for name in "01" if is_certified}
+    )
+    with (
+        federation.grid.session(),
+        open_channel(endpoint.address, certificates["other"] if is_certified else None) as channel,
+    ):
+        mute = [attend(channel) for _ in range(few_places + 4)]
+        done = federation.exchange(request("0"), request("1"))
+        assert all(ACCOUNT in done.values[client] for client in "01")
+        for call in mute:
+            call.cancel()
+
+
+def test_a_mute_stream_is_ended_soon(federation, monkeypatch):
+    """Also where nobody else waits; half a hello says nothing either, for gRPC hands on whole messages."""
+    monkeypatch.setattr(connections, "HELLO_S", 0.2)
+    with open_channel(federation.endpoint.address, None) as channel:
+        assert attend(channel).code() is grpc.StatusCode.CANCELLED
+
+
+def silent_client(federation: Federation, channel: grpc.Channel, *, connection: int) -> Any:
+    """A stream of client 0, with its right token, that reads and answers nothing of what it is sent."""
+    [*_, asked] = [one for one in federation.flower.sent if one.metadata.message_type == SESSION]
+    invitation = Invitation.from_json(told_values(asked.content)[INVITATION])
+    hello = pb.Hello(session_id=invitation.session_id, token=invitation.token, connection=connection)
+    call = attend(channel, pb.Frame(hello=hello))
+    lines = federation.grid._lines
+    with lines.changed:
+        assert lines.changed.wait_for(lambda: lines.by_node[1001].connection == connection, timeout=20)
+    return call
+
+
+@pytest.fixture
+def sent_to_a_silent_client(endpoint: Endpoint, few_places: int) -> Iterator[Federation]:
+    """A session in which client 0 was sent a model of several chunks, and has not come."""
+    federation = Federation(endpoint)
+    federation.flower.lost_invitations.add(1001)
+    with federation.grid.session():
+        list(federation.grid.push_messages([request("0", model=np.zeros(2**22))]))
+        yield federation
+        federation.grid.close(ending_s=0.0)
+
+
+def test_a_client_has_one_stream_however_many_it_opens(sent_to_a_silent_client):
+    """Each with its right token: the new one ends the one before, and the other client is served."""
+    federation = sent_to_a_silent_client
+    with open_channel(federation.endpoint.address, None) as channel:
+        calls = [silent_client(federation, channel, connection=number) for number in range(1, 30)]
+        assert ACCOUNT in federation.exchange(request("1")).values["1"]
+        for call in calls:
+            call.cancel()
+
+
+def test_a_client_that_does_not_read_its_end_is_cut_off(sent_to_a_silent_client, monkeypatch):
+    """Otherwise each of its processes would leave a thread of the server behind."""
+    monkeypatch.setattr(connections, "END_S", 0.2, raising=False)
+    federation = sent_to_a_silent_client
+    with open_channel(federation.endpoint.address, None) as channel:
+        call = silent_client(federation, channel, connection=1)
+        lines, line = federation.grid._lines, federation.grid._lines.by_node[1001]
+        with lines.changed:
+            while not lines.bytes_sent:  # as long as nothing is on its way, it may still end in good order
+                lines.changed.wait(0.01)
+        federation.grid._end(line)
+        with lines.changed:
+            assert lines.changed.wait_for(lambda: line.stream is None, timeout=10)
+        call.cancel()
+
+
+def test_streams_that_one_party_opens_and_drops_are_no_flood_of_warnings(federation, caplog):
+    """Nor are those with another's token; clients are served meanwhile."""
+    federation.exchange(request("0"))
+    hello = pb.Frame(hello=pb.Hello(session_id="0", token="0" * 2**20, connection=1))
+    with open_channel(federation.endpoint.address, None) as channel:
+        for number in range(100):
+            attend(channel, *([hello] if number % 2 else [])).cancel()
+        codes = {attend(channel, hello).code() for _ in range(5)}
+    assert codes == {grpc.StatusCode.UNAUTHENTICATED}
+    assert set(federation.exchange(request("0"), request("1")).messages) == {"0", "1"}
+    assert caplog.text.count("A stream ") <= 1
+
+
+@contextmanager
+def refusing(address: str, times: int, *before: pb.Frame) -> Iterator[None]:
+    """A server that has no place so many times, having sent some frames, and then ends the session."""
+    refusals = iter([True] * times)
+
+    class Full:
+        def Attend(self, _: Iterator[pb.Frame], context: grpc.ServicerContext) -> Iterator[pb.Frame]:  # noqa: N802
+            if next(refusals, False):
+                yield from before
+                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "There is no place.")
+            yield pb.Frame(end=pb.End())
+
+    server = Endpoint(address=address, bind=address, timeout_s=1.0).listen()
+    add_SessionServiceServicer_to_server(Full(), server)
+    server.start()
+    yield
+    server.stop(None).wait()
+
+
+def test_a_client_that_finds_no_place_tries_again_with_growing_pauses(endpoint, monkeypatch):
+    """Half a second, one, two: what keeps it out may be gone by then."""
+    pauses: list[float] = []
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=pauses.append)
+    monkeypatch.setattr(client_half, "time", clock)
+    monkeypatch.setattr(client_half, "_PAUSE", PAUSE)
+    invitation = Invitation(address=endpoint.address, session_id="s", token="t", timeout_s=1.0)
+    with refusing(endpoint.address, 5):
+        done = run_client_session(invitation, scale, 1001)
+    assert done.connections == 6
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 4.0]
+
+
+def test_an_answer_above_a_limit_is_not_sent_again(endpoint):
+    """The server was reached and had begun to ask, so it refuses what this client sends."""
+    invitation = Invitation(address=endpoint.address, session_id="s", token="t", timeout_s=1.0)
+    with (
+        refusing(endpoint.address, 1, pb.Frame(header=pb.Header(exchange=1, json_bytes=2))),
+        pytest.raises(SessionError, match="refuses this client: There is no place"),
+    ):
+        run_client_session(invitation, scale, 1001)
+
+
 # Addresses and TLS
 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tls]:
-    """A server's, a client's, and a stranger's of another authority."""
+    """A server's, two clients', and a stranger's of another authority."""
     directory = tmp_path_factory.mktemp("certificates")
     ours, theirs = Authority(directory), Authority(directory, "theirs")
     stranger = replace(tls_of(theirs, "stranger"), ca=ours.file)
-    return {"server": tls_of(ours, "server"), "client": tls_of(ours, "client"), "stranger": stranger}
+    own = {name: tls_of(ours, name) for name in ("server", "client", "other")}
+    return {**own, "stranger": stranger}
 
 
 def test_mutual_tls_carries_a_session(endpoint, certificates, caplog):

@@ -1,14 +1,17 @@
 """Calls over real gRPC and TLS: who is sent away, how many places a member has, and what becomes of silent calls."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import pytest
 
+from client.peer import call_admission
 from client.peer.call_admission import CALLS_PER_PEER
 from client.peer.grpc_transport import PeerConnection, frames_of
 from client.peer.items import Greeting
+from strategies.sessions import endpoint
 from tests.certificates import Authority
 from tests.peers import Receiver, listening, silent_calls, tls_of
 
@@ -52,6 +55,25 @@ def test_a_call_on_which_nothing_comes_is_ended(address: str, authority: Authori
     with silent_calls(address, tls_of(authority, "2"), CALLS_PER_PEER, HEADER) as calls:
         assert {call.code() for call in calls} == {grpc.StatusCode.CANCELLED}
         greet(address, authority, "2")
+
+
+def test_where_there_are_no_certificates_the_oldest_call_makes_room(
+    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one machine all calls come from one address, and a member's is short."""
+    monkeypatch.setattr(endpoint, "MAX_CLIENTS", 4)
+    monkeypatch.setattr(call_admission, "MAX_CALLS", 4, raising=False)
+    with (
+        listening(receiver, None, tmp_path) as address,
+        silent_calls(address, None, 8, HEADER) as calls,
+        PeerConnection("3", address, None, 5.0) as connection,
+    ):
+        ended = threading.Semaphore(0)
+        for call in calls:
+            call.add_done_callback(lambda _: ended.release())
+        assert all(ended.acquire(timeout=10) for _ in range(4))
+        connection.send(Greeting("3"))
+    assert receiver.senders == ["3"]
 
 
 @pytest.mark.slow  # five hundred threads of the callers

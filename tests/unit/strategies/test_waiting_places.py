@@ -1,17 +1,15 @@
 """Which connection goes where one more comes than there is room for."""
 
-from typing import cast
-
 import pytest
 
-from server.http_api.connections import Guest, Room, network_of
+from strategies.waiting_places import WaitingPlaces, network_of
 
 
 class Stranger:
-    """As much of a connection as a room knows."""
+    """As much of a connection as its place knows."""
 
-    def __init__(self, address: str) -> None:
-        self.address = address
+    def __init__(self, party: str) -> None:
+        self.party = party
         self.is_closed = False
 
     def close(self) -> None:
@@ -20,9 +18,9 @@ class Stranger:
 
 def fill(size: int, *addresses: str) -> list[bool]:
     """Whether each of them was closed, when all had come."""
-    room, came = Room(size), [Stranger(address) for address in addresses]
+    room, came = WaitingPlaces(size), [Stranger(address) for address in addresses]
     for one in came:
-        room.enter(cast(Guest, one))
+        room.enter(one)
     return [one.is_closed for one in came]
 
 
@@ -43,11 +41,11 @@ def test_the_oldest_of_the_address_that_has_most_goes(addresses: str, closed: li
 
 def test_who_has_left_takes_no_room() -> None:
     """Also where it leaves twice."""
-    room, first, second = Room(1), Stranger("a"), Stranger("a")
-    room.enter(cast(Guest, first))
-    room.leave(cast(Guest, first))
-    room.leave(cast(Guest, first))
-    room.enter(cast(Guest, second))
+    room, first, second = WaitingPlaces(1), Stranger("a"), Stranger("a")
+    room.enter(first)
+    room.leave(first)
+    room.leave(first)
+    room.enter(second)
     assert not first.is_closed
     assert not second.is_closed
 

@@ -31,6 +31,7 @@ from strategies.sessions.payloads import (
 from strategies.sessions.session_pb2_grpc import SessionServiceStub
 from unlearning.errors import SessionError
 from unlearning.plain import to_plain
+from unlearning.protocol import own_version
 
 _log = getLogger(__name__)
 
@@ -42,6 +43,7 @@ _FINAL = frozenset(
     {
         grpc.StatusCode.UNAUTHENTICATED,
         grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.FAILED_PRECONDITION,
         grpc.StatusCode.INVALID_ARGUMENT,
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         grpc.StatusCode.UNIMPLEMENTED,
@@ -135,6 +137,7 @@ class _Attendance:
                     session_id=self._invitation.session_id,
                     token=self._invitation.token,
                     connection=self.account.connections,
+                    protocol_version=own_version(),
                 )
             )
         )

@@ -17,6 +17,8 @@ from flwr.app import Message
 
 from strategies.sessions import session_pb2 as pb
 from strategies.sessions.framing import Assembler, Payload, frames
+from unlearning.errors import VersionMismatch
+from unlearning.protocol import check_protocol
 from unlearning.untrusted import reason_of
 
 _log = getLogger(__name__)
@@ -48,7 +50,7 @@ class ClientConnection:
     delivered: the number of the newest message that was handed to gRPC as a whole.
     attached_at: when its first stream came; detached_at: when its last one broke.
     lost: why it is not waited for any more; is_refused: because of what it sent.
-    is_leaving: it answers nothing more; is_over: it is sent an End.
+    is_unable: it can take part in nothing. is_leaving: it answers nothing more; is_over: it is sent an End.
     """
 
     node_id: int
@@ -68,6 +70,7 @@ class ClientConnection:
     delivered: int = 0
     lost: str = ""
     is_refused: bool = False
+    is_unable: bool = False
     is_leaving: bool = False
     is_over: bool = False
 
@@ -128,6 +131,9 @@ class ClientConnections:
         hello = first.hello
         with self.changed:
             line = self._line_of(hello)
+        if line is not None:
+            self._check_version(hello, line, context)
+        with self.changed:
             if line is not None and hello.connection > line.connection:
                 line.connection = hello.connection
                 line.stream = Stream(Assembler(self.reply_limit_bytes))
@@ -143,6 +149,15 @@ class ClientConnections:
         _log.warning("A second stream of node %s from %s is refused.", line.node_id, context.peer())
         context.abort(grpc.StatusCode.ALREADY_EXISTS, "This client has a newer stream already.")
         raise AssertionError("abort raises")
+
+    def _check_version(self, hello: pb.Hello, line: ClientConnection, context: grpc.ServicerContext) -> None:
+        try:
+            check_protocol(hello.protocol_version, other="the site", own="the server")
+        except VersionMismatch as exc:
+            with self.changed:
+                line.lost, line.is_unable = str(exc), True
+                self.changed.notify_all()
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(exc))
 
     def _line_of(self, hello: pb.Hello) -> ClientConnection | None:
         if not hmac.compare_digest(hello.session_id.encode(), self.session_id.encode()):

@@ -17,12 +17,24 @@ from tests.integration.live_federation import SETTINGS, WAIT_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(400)]
 
+OTHER_VERSION = (
+    "The site has a protocol version before 1 and the server has 1: upgrade flower-unlearning at the site."
+)
+
 
 def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_path: Path) -> None:
     """Client 1 stays away, client 0 is started again at once, by `flower-unlearn-site node`.
 
-    It comes back with another num-partitions, and the two are named as not fitting each other.
+    It comes back with a program of a lower protocol version, which is upgraded under its running SuperNode, and with
+    another num-partitions; both are named.
     """
+    version = tmp_path / "version"
+    version.write_text("0")
+    (tmp_path / "sitecustomize.py").write_text(
+        "from pathlib import Path\n"
+        "from unlearning import protocol\n"
+        f"protocol.PROTOCOL_VERSION = int(Path({str(version)!r}).read_text())\n"
+    )
     with LocalDeployment(
         tmp_path / "federation",
         num_clients=2,
@@ -50,7 +62,10 @@ def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_pat
         node = ProcessGroup(
             "node",
             [program("flower-unlearn-site"), "node", "--no-worker", "--", *command],
-            environment=flower_environment(layout.client_dir(0) / "flower"),
+            environment={
+                **flower_environment(layout.client_dir(0) / "flower"),
+                "PYTHONPATH": str(tmp_path),
+            },
             directory=layout.client_dir(0),
         )
         node.start()
@@ -65,6 +80,12 @@ def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_pat
                     let_in_s = time.monotonic() - killed
                 time.sleep(0.2)
             last_seen = client("1").last_seen
+            deployment.wait_until(
+                lambda: OTHER_VERSION in str(ledger.facts().get(SITE_PROBLEMS)),
+                WAIT_S,
+                "the version is named",
+            )
+            version.write_text("1")
             deployment.wait_until(
                 lambda: "num-partitions" in str(ledger.facts().get(SITE_PROBLEMS)),
                 WAIT_S,

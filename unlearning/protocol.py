@@ -18,8 +18,6 @@ from unlearning.errors import VersionMismatch
 PROTOCOL_VERSION = 1
 PROTOCOL = "protocol-version"
 """Under this key JSON says its sender's version, and a call of the deletion service its caller's."""
-
-
 VERSION_FILE = "version"
 """In a state directory: the highest version of the programs that have used it."""
 

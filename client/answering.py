@@ -1,6 +1,7 @@
 """How a client answers any message: what it says of the past is kept first, then a handler does the work.
 
 What is refused is an answer with the reason; the memory that the work took and what was filed at the site go along.
+A site that can do nothing of what it is asked says so before anything else, in a form that every version reads.
 """
 
 import time
@@ -15,20 +16,26 @@ from client.last_answer import LastAnswer, key_of
 from client.measuring import measure
 from client.memory import ClientMemory, memory_of, requests_to_send
 from client.sites import Sites
-from client.work import ClientWork, open_work
+from client.work import ClientWork, client_id_of, open_work
 from strategies.joint_exchange import FAILED, MEASURE_TOO, join_answers
 from strategies.messages import (
+    CLIENT_ID,
+    LASTING,
+    OBSTACLE,
     PEAK_MEMORY,
     PROBLEM,
     SUBJECT_KEY,
+    WHOAMI,
     arrays_content,
     failure_values,
+    text_of,
     told_values,
     with_values,
 )
-from unlearning.errors import FlowerUnlearningError, UpdateRefused
+from unlearning.errors import ConfigurationError, FlowerUnlearningError, UpdateRefused, VersionMismatch
 from unlearning.peak_memory import MemoryWatch
 from unlearning.plain import from_plain, to_plain
+from unlearning.protocol import PROTOCOL, check_protocol
 from unlearning.requests import Forget
 from unlearning.tasks.own_code import name_of
 from unlearning.tasks.task import forgotten_mask
@@ -42,6 +49,40 @@ class Handler(Protocol):
 
     def __call__(self, message: Message, context: Context, sites: Sites) -> RecordDict:
         """Return the answer; `sites` loads the client's data, and keeps it where more than one message is answered."""
+
+
+def answer(handle: Handler, message: Message, context: Context, sites: Sites) -> RecordDict:
+    """Return the answer of `handle` to a message that came by Flower, or why this site can do nothing of the kind."""
+    why = _obstacle(message, context, sites)
+    if why:
+        _log.error("This site cannot take part: %s", why)
+        is_whoami = message.metadata.message_type == WHOAMI
+        found = (
+            {CLIENT_ID: client_id_of(context), OBSTACLE: why} if is_whoami else {"error": why, LASTING: True}
+        )
+        return arrays_content({}, found)
+    return handle(message, context, sites)
+
+
+def _obstacle(message: Message, context: Context, sites: Sites) -> str:
+    """Say why this site can do nothing that this server's run asks for; empty if it can."""
+    try:
+        memory = memory_of(context)
+    except VersionMismatch as exc:
+        return str(exc)
+    try:
+        if text_of(message.content):  # a stock strategy of Flower sends none
+            found = told_values(message.content).get(PROTOCOL)
+            check_protocol(found, other="the server", own="this site")
+        sites.source.read(context.run_config)
+    except VersionMismatch as exc:
+        why = str(exc)
+    except ConfigurationError as exc:
+        why = f"The program of this site cannot read the settings of the run: {exc}"
+    else:
+        return ""
+    memory.note_problem(why)
+    return why
 
 
 def message_handler(handler: Callable[[Message, ClientWork], RecordDict]) -> Handler:

@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
 from client.answering import Handler
+from client.answering import answer as answer_message
 from client.handlers import handle_whoami
 from client.session import HANDLERS as IN_SESSIONS
 from client.session import handle_session
@@ -78,7 +79,7 @@ def end_at_sigterm(message: Message, context: Context, call_next: ClientAppCalla
 
 def _answer_by(handle: Handler, sites: SiteLoader) -> Callable[[Message, Context], Message]:
     def answer(message: Message, context: Context) -> Message:
-        return Message(handle(message, context, sites), reply_to=message)
+        return Message(answer_message(handle, message, context, sites), reply_to=message)
 
     return answer
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from flwr.app import Context, Message
 
+from client.answering import answer as answer_message
 from client.app import HANDLERS
 from client.sites import SiteCache, SiteLoader
 from strategies import built_in
@@ -23,6 +24,7 @@ def clients_in_process() -> Callable[[Message, Context], Message]:
     def answer(message: Message, context: Context) -> Message:
         keep_private()
         handle = HANDLERS[message.metadata.message_type]
-        return Message(handle(message, context, sites[context.node_id]), reply_to=message)
+        content = answer_message(handle, message, context, sites[context.node_id])
+        return Message(content, reply_to=message)
 
     return answer

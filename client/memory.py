@@ -12,6 +12,7 @@ runs and restarts, and whoever operates the server cannot talk a client out of i
     state-dir/sample-ids          the ids of the samples that may be used, one a line, as they were last loaded
     state-dir/kept/METHOD/...     what methods keep here from round to round (`unlearning.stores`)
     state-dir/last-answer         the last answer, in case it is lost on its way (`client.last_answer`)
+    state-dir/version             of the program (`unlearning.protocol`); an older one does not touch the directory
     state-dir/planted-noise.npz   noise that the owner planted, noise-scores.json what it says (`client.planted_noise`)
 
 When something more of the client's own is forgotten, all that methods keep here and the last answer are erased: they
@@ -31,6 +32,7 @@ from unlearning.deadlines import NOTHING_GIVEN, Particulars
 from unlearning.durable_files import close_state, write_atomically
 from unlearning.errors import CheckpointError, InvalidRequest
 from unlearning.plain import from_plain, to_plain
+from unlearning.protocol import VERSION_FILE, claim_directory
 from unlearning.pseudonyms import merge_keyed
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.stores import DirectoryStore, Store
@@ -54,6 +56,7 @@ _OURS = (
     LAST_ANSWER,
     PLANTED,
     SCORES,
+    VERSION_FILE,
 )
 """What this program keeps in a client's or a peer's state directory."""
 
@@ -229,6 +232,7 @@ class DirectoryMemory:
 
 @cache
 def _private(directory: Path) -> None:
+    claim_directory(directory)
     close_state(
         directory, _OURS
     )  # once a process: a client's answer takes seconds, a walk of many files as well

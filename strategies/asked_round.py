@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from flwr.app import Message
 
+from strategies.exchange import Failure, read_values
 from strategies.messages import reply_of
 from strategies.roster import Roster
 from strategies.round_plan import RoundRules
@@ -70,6 +71,11 @@ class AskedRound:
             known = roster.client_of(message.metadata.src_node_id)
             speaks = "nobody that is known" if known is None else f"client {known}"
             raise UpdateRefused(f"It was not asked in this round; it speaks for {speaks}.")
+        values = read_values(message.content)
+        if isinstance(values, Failure):
+            if values.is_lasting:
+                roster.set_aside(message.metadata.src_node_id, values.reason)
+            raise UpdateRefused(values.reason)
         reply = reply_of(message.content, max_size=self.model.size)
         if reply.num_examples < 1:
             raise UpdateRefused("It was trained on no example.")

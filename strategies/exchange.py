@@ -4,20 +4,21 @@ What clients send is read in one place, `read_each`: whatever goes wrong there i
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from logging import getLogger
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 from flwr.app import Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from strategies.fetching import LOST_S, SLOWEST_LINK, Fetched, Fetches, Lost
-from strategies.messages import PEAK_MEMORY, Json, count_bytes, values_of, with_content
-from unlearning.errors import UpdateRefused
+from strategies.fetching import LOST_S, SLOWEST_LINK, CountingGrid, Fetched, Fetches, Lost
+from strategies.messages import LASTING, PEAK_MEMORY, WHOAMI, Json, count_bytes, values_of, with_content
+from unlearning.errors import UpdateRefused, VersionMismatch
 from unlearning.peak_memory import Memory
+from unlearning.protocol import PROTOCOL, check_protocol
 from unlearning.untrusted import as_line, reason_of
 
 _log = getLogger(__name__)
@@ -31,22 +32,8 @@ MAX_REPEATS = 2
 """So often an answer that is lost on its way is asked for again."""
 LOST = 1001
 """The code of an error that stands for an answer that came in part; Flower's own is `MESSAGE_UNAVAILABLE`."""
-
-
-@runtime_checkable
-class CountingGrid(Protocol):
-    """A Grid that knows what really travelled, and when something has come."""
-
-    @property
-    def bytes_sent(self) -> int:
-        """Return what was sent so far."""
-
-    @property
-    def bytes_received(self) -> int:
-        """Return what was received so far."""
-
-    def wait(self, seconds: float) -> None:
-        """Wait for an answer that has come since the last look, `seconds` at most."""
+UNABLE = 1002
+"""The code of an error that stands for a client that can take part in nothing."""
 
 
 _Sent = TypeVar("_Sent")
@@ -58,11 +45,13 @@ class Failure:
     """Why a client gave no usable answer; the reason becomes one printable line, for it may be the client's words.
 
     is_final: asking again cannot help. is_refusal: there was an answer, and it was thrown away.
+    is_lasting: the client can do nothing of what it is asked until its program or its set-up changes.
     """
 
     reason: str
     is_final: bool = False
     is_refusal: bool = False
+    is_lasting: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", as_line(self.reason))
@@ -240,9 +229,9 @@ def exchange(
     found = _Collected(messages)
     found.send(grid, messages)
     largest = max((count_bytes(message.content) for message in messages.values()), default=0)
-    with _looks(grid, LOST_S + largest / SLOWEST_LINK) as look:
+    with closing(Fetches(grid, lambda: LOST_S + largest / SLOWEST_LINK)) as fetches:
         while found.waiting:
-            for asked, reply in look(list(found.waiting)):
+            for asked, reply in fetches.pull(list(found.waiting)):
                 found.take(asked, reply)
             if time.monotonic() - started >= timeout_s:
                 break
@@ -271,24 +260,29 @@ def exchange(
     )
 
 
-@contextmanager
-def _looks(grid: Grid, lost_s: float) -> Iterator[Callable[[Sequence[str]], Iterator[tuple[str, Fetched]]]]:
-    """Give what fetches the answers that have come; a `CountingGrid` never lets itself be waited for."""
-    if isinstance(grid, CountingGrid):
-        yield lambda ids: ((ids[0], reply) for reply in grid.pull_messages(ids))
-        return
-    fetches = Fetches(grid, lambda: lost_s)
-    try:
-        yield fetches.pull
-    finally:
-        fetches.close()
-
-
 def reported_failure(values: Mapping[str, Any]) -> Failure | None:
     """Say why a client says that it could not do its work, if that is what it answers."""
     if "error" not in values:
         return None
-    return Failure(as_line(values["error"]), is_final=values.get("is-final") is True)
+    return Failure(
+        as_line(values["error"]),
+        is_final=values.get("is-final") is True,
+        is_lasting=values.get(LASTING) is True,
+    )
+
+
+def read_values(content: RecordDict) -> Json | Failure:
+    """Read the JSON of a client's answer; or why the client could not do its work, by its version or as it says.
+
+    Raises:
+        UpdateRefused: it is malformed.
+    """
+    values = values_of(content)
+    try:
+        check_protocol(values.get(PROTOCOL), other="the site", own="the server")
+    except VersionMismatch as exc:
+        return Failure(str(exc), is_lasting=True, is_refusal="error" not in values)
+    return reported_failure(values) or values
 
 
 def _unpack(reply: Message, asked: Message) -> tuple[Json, int] | Failure:
@@ -299,11 +293,13 @@ def _unpack(reply: Message, asked: Message) -> tuple[Json, int] | Failure:
     """
     if reply.has_error():
         reason = reply.error.reason or f"error code {reply.error.code}"
-        return Failure(reason, is_refusal=reply.error.code == REFUSED)
+        code = reply.error.code
+        return Failure(reason, is_refusal=code == REFUSED, is_lasting=code == UNABLE)
     if mismatch := _mismatch(reply, asked):
         raise UpdateRefused(mismatch)
-    values = values_of(reply.content)
-    return reported_failure(values) or (values, count_bytes(reply.content))
+    is_whoami = asked.metadata.message_type == WHOAMI  # which every version answers
+    values = values_of(reply.content) if is_whoami else read_values(reply.content)
+    return values if isinstance(values, Failure) else (values, count_bytes(reply.content))
 
 
 def _mismatch(reply: Message, asked: Message) -> str:

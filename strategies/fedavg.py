@@ -7,7 +7,7 @@ or that counts too many examples. It runs under Flower's stock `start()` and und
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from logging import getLogger
 from typing import Any
@@ -136,8 +136,14 @@ class FedAvg(Strategy):
         `tell` is as in `wait_for`.
         """
         wanted, setting = self._wanted_clients()
-        wait_for(wanted, setting, lambda: self.eligible(grid), self.settings.wait_timeout_s, tell)
+        wait_for(wanted, setting, lambda: self._present(grid), self.settings.wait_timeout_s, tell)
         self._was_complete = True
+
+    def _present(self, grid: Grid) -> Collection[str]:
+        """Return the clients that may train; before the first round, those that cannot take part as well."""
+        eligible = self.eligible(grid)
+        unable = {one for one in self.roster.unable if not self.plan.left_out(one).everything}
+        return eligible if self._was_complete else sorted({*eligible, *unable})
 
     def _wanted_clients(self) -> tuple[int, str]:
         """Return how many clients are waited for, and the setting that says so."""

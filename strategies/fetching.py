@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from logging import getLogger
+from typing import Protocol, runtime_checkable
 
 import httpx
 from flwr.app import Message
@@ -32,6 +33,22 @@ _LOOK_S = 1.0  # how long a look is waited for; one without a stuck answer takes
 
 _LINK_ERRORS = (OSError, httpx.HTTPError)
 """What the way to the SuperLink may raise, in contrast to what was fetched."""
+
+
+@runtime_checkable
+class CountingGrid(Protocol):
+    """A Grid that knows what really travelled, and when something has come."""
+
+    @property
+    def bytes_sent(self) -> int:
+        """Return what was sent so far."""
+
+    @property
+    def bytes_received(self) -> int:
+        """Return what was received so far."""
+
+    def wait(self, seconds: float) -> None:
+        """Wait for an answer that has come since the last look, `seconds` at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +75,7 @@ class _Look:
 class Fetches:
     """The looks for answers of one Grid; several may be under way, each at other messages.
 
-    lost_s: after so long a look's answer is lost.
+    lost_s: after so long a look's answer is lost. A `CountingGrid` never lets itself be waited for.
     """
 
     def __init__(self, grid: Grid, lost_s: Callable[[], float] = lambda: LOST_S) -> None:
@@ -75,6 +92,9 @@ class Fetches:
 
         One that is lost is said to be so once, and may still come.
         """
+        if isinstance(self._grid, CountingGrid):
+            yield from ((message_ids[0], reply) for reply in self._grid.pull_messages(message_ids))
+            return
         wanted = set(message_ids)
         self._looks = [look for look in self._looks if wanted.intersection(look.ids)]
         under_way = {key for look in self._looks for key in look.ids}

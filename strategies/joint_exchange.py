@@ -6,7 +6,6 @@ it. Who is asked for one of them gets the message that it would have got alone. 
 so that each of the two stands, fails and is refused as if it had been an exchange of its own.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from copy import copy
@@ -24,6 +23,7 @@ from strategies.messages import (
     VECTOR,
     Json,
     count_bytes,
+    json_record,
     told_values,
     values_of,
     with_content,
@@ -142,7 +142,7 @@ def _join(work: Message, measurement: Message) -> Message:
     told = told_values(work.content)
     wanted = told_values(measurement.content)
     own = {key: wanted[key] for key in MEASURING}
-    config = {**work.content.config_records[CONFIG], "json": json.dumps({**told, MEASURE_TOO: own})}
+    config = {**work.content.config_records[CONFIG], **json_record({**told, MEASURE_TOO: own})}
     return with_content(work, RecordDict({**work.content, CONFIG: ConfigRecord(config)}))
 
 
@@ -165,7 +165,7 @@ def _with(content: RecordDict, arrays: Mapping[str, Array], values: Mapping[str,
     """Return the same records with other arrays and other JSON."""
     others = {name: record for name, record in content.items() if name != ARRAYS}
     own = {ARRAYS: ArrayRecord(dict(arrays))} if arrays else {}
-    return RecordDict({**own, **others, CONFIG: ConfigRecord({"json": json.dumps(dict(values))})})
+    return RecordDict({**own, **others, CONFIG: json_record(values)})
 
 
 def _arrays(content: RecordDict) -> dict[str, Array]:

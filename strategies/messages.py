@@ -7,6 +7,8 @@ A client's reply:        arrays   ArrayRecord    the model or update as one flat
                          config   ConfigRecord   one JSON text, `json`: who answers, site requests, an error,
                                                  the most memory that its work took
 
+The JSON of both says its sender's version (`unlearning.protocol`).
+
 In training rounds methods that are prepared for may add arrays `prepared.METHOD.NAME`, both ways; most add none.
 A reply to `train` is also what Flower's own FedAvg expects, so a stock strategy can drive our clients.
 The model travels as one array because each array is an object of its own on the wire.
@@ -26,6 +28,7 @@ from unlearning.errors import DataError, FlowerUnlearningError, UpdateRefused
 from unlearning.methods.method import Instruction, Reply
 from unlearning.parameters import Vector
 from unlearning.plain import from_plain, to_plain
+from unlearning.protocol import stamped
 from unlearning.requests import NOTHING, Forget
 from unlearning.stores import Arrays
 from unlearning.training import TrainingSettings
@@ -57,6 +60,8 @@ PART = "part"
 """Under this key an answer to training says which part, of how many, of dealt-out data the site has."""
 PROBLEM = "problem"
 """Under this key every message says what is wrong with the set-up of the client's site, where something is."""
+LASTING, OBSTACLE = "is-lasting", "obstacle"
+"""Under these keys a client's answer says that it can do nothing of what it is asked, and an answer to `WHOAMI` why."""
 
 Json = dict[str, Any]
 
@@ -122,7 +127,7 @@ def compose(
     arrays: ArrayRecord | None = None,
 ) -> Message:
     """Compose a message of type `kind` to a node."""
-    content = RecordDict({CONFIG: ConfigRecord({ROUND: server_round, "json": json.dumps(dict(values))})})
+    content = RecordDict({CONFIG: ConfigRecord({ROUND: server_round, **json_record(values)})})
     if arrays is not None:
         content[ARRAYS] = arrays
     return Message(content, dst_node_id=node_id, message_type=kind, group_id=str(server_round))
@@ -182,7 +187,7 @@ def reply_content(reply: Reply, values: Mapping[str, Any]) -> RecordDict:
         {
             ARRAYS: model_record(reply.vector, reply.arrays),
             METRICS: MetricRecord({NUM_EXAMPLES: reply.num_examples, **reply.metrics}),
-            CONFIG: ConfigRecord({"json": json.dumps({**values, "values": dict(reply.values)})}),
+            CONFIG: json_record({**values, "values": dict(reply.values)}),
         }
     )
 
@@ -216,7 +221,7 @@ def failure_values(error: FlowerUnlearningError) -> Json:
 
 def arrays_content(arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]) -> RecordDict:
     """Return an answer of named arrays and JSON (measurements, who-am-I)."""
-    content = RecordDict({CONFIG: ConfigRecord({"json": json.dumps(dict(values))})})
+    content = RecordDict({CONFIG: json_record(values)})
     if arrays:
         content[ARRAYS] = ArrayRecord({name: Array(value) for name, value in arrays.items()})
     return content
@@ -224,8 +229,12 @@ def arrays_content(arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]
 
 def with_values(content: RecordDict, values: Mapping[str, Any]) -> RecordDict:
     """Return the same answer with `values` among its JSON."""
-    config = ConfigRecord({"json": json.dumps({**told_values(content), **values})})
-    return RecordDict({**content, CONFIG: config})
+    return RecordDict({**content, CONFIG: json_record({**told_values(content), **values})})
+
+
+def json_record(values: Mapping[str, Any]) -> ConfigRecord:
+    """Return the record of a message's JSON, which says the version of this process as well."""
+    return ConfigRecord({"json": json.dumps(stamped(values))})
 
 
 def named_arrays(content: RecordDict) -> dict[str, NDArray[Any]]:

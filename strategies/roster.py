@@ -4,7 +4,7 @@ A node that is registered at the SuperLink with a key and a name is the client o
 can claim it. A node without a name (insecure mode: demo, tests, simulation) is asked with
 `query.whoami` and believed, which is not safe outside one's own machine. Where two unnamed nodes claim
 one id the one that came last is believed, because a restarted SuperNode gets a new node id while its
-old one still counts as online.
+old one still counts as online. Clients that can take part in nothing are not counted as online (`set_aside`).
 """
 
 from collections.abc import Mapping
@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 
 from strategies.exchange import exchange, read_each
 from strategies.messages import WHOAMI, Json, compose
+from strategies.set_aside import SetAside, obstacle_in
 from unlearning.errors import UpdateRefused
 from unlearning.requests import MAX_ID_LENGTH
 from unlearning.untrusted import as_line
@@ -52,6 +53,19 @@ class Roster:
         self._silent: dict[int, int] = {}
         self._impostors: Mapping[str, str] = {}
         self._unreadable: dict[int, str] = {}
+        self._set_aside = SetAside()
+        self._unable: Mapping[str, str] = {}
+
+    @property
+    def unable(self) -> Mapping[str, str]:
+        """Clients that were there at the last look and can take part in nothing, and why."""
+        return self._unable
+
+    def set_aside(self, node_id: int, reason: str) -> None:
+        """Count a node that can take part in nothing as offline until it says that it can."""
+        self._set_aside.add(node_id, reason)
+        if (member := self._members.get(node_id)) is not None:
+            self._unable = {**self._unable, member.client_id: reason}
 
     @property
     def impostors(self) -> Mapping[str, str]:
@@ -68,14 +82,19 @@ class Roster:
         """
         nodes = {node.node_id: node for node in grid.get_nodes()}
         if may_ask:
+            self._set_aside.look(grid, nodes)
             self._identify(grid, {key: node for key, node in nodes.items() if key not in self._members})
         found: dict[str, Member] = {}
+        unable: dict[str, str] = {}
         impostors = {
             f"node {node_id}": why for node_id, why in sorted(self._unreadable.items()) if node_id in nodes
         }
         for node_id in sorted(nodes, key=lambda key: nodes[key].last_activated_at):
             member = self._members.get(node_id)
             if member is None:
+                continue
+            if reason := self._set_aside.reason(node_id):
+                unable[member.client_id] = reason
                 continue
             rival = found.get(member.client_id)
             if rival is not None and rival.is_registered and not member.is_registered:
@@ -93,6 +112,7 @@ class Roster:
             if node not in self._impostors:  # said once for as long as it lasts
                 _log.warning("%s is not believed: %s", node.capitalize(), reason)
         self._impostors = impostors
+        self._unable = {client: reason for client, reason in sorted(unable.items()) if client not in found}
         return dict(sorted(found.items()))
 
     def client_of(self, node_id: int) -> str | None:
@@ -111,10 +131,13 @@ class Roster:
             return
         asked = {key: compose(node_id, WHOAMI, 0, {}) for key, node_id in unnamed.items()}
         answers = exchange(grid, asked, timeout_s=self._timeout_s)
-        ids, refused = read_each(answers.values, _declared_id)
-        for key, client_id in ids.items():
+        read, refused = read_each(answers.values, lambda _, said: (_declared_id(said), obstacle_in(said)))
+        for key, (client_id, obstacle) in read.items():
             self._members[unnamed[key]] = Member(client_id, unnamed[key])
             self._unreadable.pop(unnamed[key], None)
+            if obstacle:
+                _log.error("Client %s cannot take part: %s", client_id, obstacle)
+                self.set_aside(unnamed[key], obstacle)
         for key, why in {**answers.refused, **refused}.items():
             if key in unnamed:
                 self._unreadable[unnamed[key]] = f"It does not say which client it is: {why}"
@@ -129,7 +152,7 @@ def _heard_at(node: NodeInfo) -> datetime | None:
     return datetime.fromtimestamp(node.online_until - HEARTBEAT_PATIENCE * node.heartbeat_interval, UTC)
 
 
-def _declared_id(_node: str, values: Json) -> str:
+def _declared_id(values: Json) -> str:
     """Read the client's id in an answer.
 
     Raises:

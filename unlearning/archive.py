@@ -20,7 +20,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from unlearning.errors import CheckpointError
+from unlearning.errors import CheckpointError, VersionMismatch
 from unlearning.plain import restore, with_arrays
 
 VERSION = 2
@@ -54,6 +54,7 @@ def unpack(kind: type[_Kind], content: bytes, older: Callable[[Arrays], Any]) ->
 
     Raises:
         CheckpointError: it is damaged, or of a version that is not known here.
+        VersionMismatch: a newer version of this program wrote it.
     """
     arrays = unpack_arrays(content)
     try:
@@ -72,10 +73,12 @@ def check_version(version: object, known: int = VERSION) -> None:
     """Refuse a file of another version than the `known` one.
 
     Raises:
-        CheckpointError: says which, and what to do.
+        CheckpointError, VersionMismatch: says which, and what to do. The file of a newer program is not damaged, so
+            nobody may pass it over, put it aside or go on from an older one.
     """
     if version != known:
-        raise CheckpointError(
+        is_newer = isinstance(version, int) and version > known
+        raise (VersionMismatch if is_newer else CheckpointError)(
             f"It is of version {version}, this program reads version {known}. Use the flower-unlearning that wrote it, "
             "or a newer one."
         )

@@ -4,6 +4,7 @@ Those with a file beside them are defined there, the others here.
 
 FlowerUnlearningError
 ├── ConfigurationError         a setting is wrong; lists every wrong setting at once
+├── VersionMismatch            two programs, or a program and a file, are of versions that do not fit together
 ├── DataError                  a data set, a model or an example id is not what was promised
 ├── AppError                   a function or data set of the user's own app raised, or gave something else than it must
 ├── UpdateRefused              a client's update may not enter the model
@@ -59,6 +60,10 @@ class ConfigurationError(FlowerUnlearningError):
         count = len(self.problems)
         head = "1 setting is wrong" if count == 1 else f"{count} settings are wrong"
         super().__init__(f"{head}:\n" + "\n".join(f"  - {problem}" for problem in self.problems))
+
+
+class VersionMismatch(FlowerUnlearningError):
+    """Two programs, or a program and what another one wrote, are of versions that do not fit together."""
 
 
 class DataError(FlowerUnlearningError):

@@ -24,8 +24,9 @@ from client.peer.refusals import Refusals
 from strategies.sessions import framing
 from strategies.sessions.endpoint import Endpoint, Tls, open_channel
 from strategies.sessions.framing import Assembler
-from unlearning.errors import DeploymentError, SessionError
+from unlearning.errors import DeploymentError, SessionError, VersionMismatch
 from unlearning.parameters import Vector
+from unlearning.protocol import PROTOCOL, check_protocol, stamped
 
 MAX_TEXT_BYTES = 2**20
 """What a payload may be beside its array: the ids of some ten thousand corrections."""
@@ -57,7 +58,8 @@ def frames_of(payload: Payload, sender: str) -> Iterator[Any]:
         case Offer():
             values = {"payload": "offer", "round": payload.round, "applied": sorted(payload.applied)}
             arrays["vector"] = payload.vector
-    return framing.frames(framing.Payload(exchange=1, values={**values, "sender": sender}, arrays=arrays))
+    said = stamped({**values, "sender": sender})
+    return framing.frames(framing.Payload(exchange=1, values=said, arrays=arrays))
 
 
 def payload_of(received: framing.Payload) -> tuple[str, Payload]:
@@ -65,7 +67,9 @@ def payload_of(received: framing.Payload) -> tuple[str, Payload]:
 
     Raises:
         SessionError: it is malformed.
+        VersionMismatch: the sender is of another version.
     """
+    check_protocol(received.values.get(PROTOCOL), other="the sending peer", own="the receiving peer")
     values, vector = received.values, received.arrays.get("vector")
     try:
         sender, kind = str(values["sender"]), values["payload"]
@@ -180,6 +184,7 @@ class PeerConnection:
 
         Raises:
             PayloadRefused: the other side will not take it.
+            VersionMismatch: the other side is of another version.
             SessionError: it did not arrive, or no confirmation came.
         """
         try:
@@ -187,6 +192,8 @@ class PeerConnection:
         except grpc.RpcError as exc:
             code = exc.code() if isinstance(exc, grpc.Call) else None
             reason = str(exc.details() if isinstance(exc, grpc.Call) else exc)
+            if code is grpc.StatusCode.FAILED_PRECONDITION:
+                raise VersionMismatch(reason) from exc
             if code in _REFUSED:
                 raise PayloadRefused(reason) from exc
             raise SessionError(reason) from exc
@@ -200,10 +207,12 @@ class PeerConnection:
 
 
 def _code(error: Exception) -> grpc.StatusCode:
-    """Return what the caller is told: whether to come again (the first three) or not."""
+    """Return what the caller is told: whether to come again (the first four) or not."""
     match error:
         case NotAdmitted():
             return grpc.StatusCode.PERMISSION_DENIED
+        case VersionMismatch():  # after its upgrade it is admitted
+            return grpc.StatusCode.FAILED_PRECONDITION
         case TooManyCalls():
             return grpc.StatusCode.RESOURCE_EXHAUSTED
         case OSError() | MemoryError():  # this peer's own trouble

@@ -19,9 +19,10 @@ from typing import Annotated, Any, Protocol
 from client.peer.items import Item
 from unlearning.archive import Arrays, pack, unpack
 from unlearning.durable_files import make_private, sync_directory, write_atomically
-from unlearning.errors import CheckpointError
+from unlearning.errors import CheckpointError, VersionMismatch
 from unlearning.parameters import Vector
 from unlearning.plain import Sorted, from_plain, to_plain
+from unlearning.protocol import claim_directory
 from unlearning.requests import Forget
 
 _log = getLogger(__name__)
@@ -107,6 +108,7 @@ class DirectoryJournal:
     """A journal in a peer's state directory."""
 
     def __init__(self, state_dir: Path) -> None:
+        claim_directory(state_dir)
         self._directory = state_dir / "peer"
         self._numbers: dict[str, int] = {}
 
@@ -116,6 +118,8 @@ class DirectoryJournal:
         for path in sorted((self._directory / "items").glob("*.npz")):
             try:
                 item, number = unpack(Item, path.read_bytes(), _before_archives), int(path.stem)
+            except VersionMismatch as exc:
+                raise VersionMismatch(f"{path} cannot be read. {exc}") from exc
             except Exception as exc:  # noqa: BLE001 - anything may be wrong with a file
                 _log.error("%s was moved to %s: %s", path, self._aside(path), exc)
                 continue

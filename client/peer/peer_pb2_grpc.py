@@ -46,7 +46,8 @@ class PeerServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Deliver(self, request_iterator, context):
-        """Refused with UNAUTHENTICATED (the certificate is not the sender's) and INVALID_ARGUMENT (malformed frames, or
+        """Refused with UNAUTHENTICATED (the certificate is not the sender's), FAILED_PRECONDITION (the sender is of another
+        version) and INVALID_ARGUMENT (malformed frames, or
         a payload that cannot be what it says).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -23,7 +23,7 @@ from client.peer.seals import CertificateSeals, NoSeals
 from client.peer.work import carry_out, missing_statistics, next_work
 from unlearning.certified import feature_norm
 from unlearning.decentralised.deletion import MAX_SHARED_DIMENSION
-from unlearning.errors import DataError, FlowerUnlearningError, RequestError, SessionError
+from unlearning.errors import DataError, FlowerUnlearningError, RequestError, SessionError, VersionMismatch
 from unlearning.growing_pause import GrowingPause
 from unlearning.plain import from_plain
 from unlearning.requests import Target
@@ -230,6 +230,9 @@ class PeerProcess:
                     _log.warning("No connection to peer %s: %s; trying again.", to, said)
                 with self._changed:
                     self._peer.lose_connection(to)
+                    if isinstance(exc, VersionMismatch):
+                        self._peer.leave_out([to])
+                        self._changed.notify_all()
                 failures += 1
                 self._stopping.wait(_RETRY_PAUSE.after(failures))
 

@@ -24,7 +24,8 @@ from server.api.limits import Limits, Places, Rates
 from server.api.refusal_log import RefusalLog
 from server.api.workers import Workers
 from server.ledger import LimitExceeded
-from unlearning.errors import InvalidRequest, RequestError
+from unlearning.errors import FlowerUnlearningError, InvalidRequest, RequestError, VersionMismatch
+from unlearning.protocol import PROTOCOL, check_protocol
 
 # Messages up to this many times the limit are refused by us, with a sentence and a record; larger
 # ones by gRPC, as soon as it sees their length.
@@ -92,6 +93,18 @@ class Exchange:
         await self.context.write(message.SerializeToString())
 
 
+def _check_version(context: Context) -> None:
+    """Refuse a tool of another version. Programs with stubs of their own say none: they follow deletion.proto.
+
+    Raises:
+        VersionMismatch: names both versions.
+    """
+    said = dict(context.invocation_metadata() or ()).get(PROTOCOL)
+    if said is not None:
+        number = int(said) if isinstance(said, str) and said.isdecimal() else None
+        check_protocol(number, other="the caller", own="the deletion service")
+
+
 Serve = Callable[[Exchange], Awaitable[None]]
 
 
@@ -118,6 +131,8 @@ class CallChecks:
             caller = caller_of(context, certificates_required=self.certificates_required)
             try:
                 async with self.passed(caller, call, places, for_all=for_all):
+                    if not for_all:
+                        _check_version(context)
                     await serve(Exchange(call, caller, context, self.limits, self.workers))
             except Exception as exc:  # noqa: BLE001  whatever it is, it is logged and the caller gets the reference
                 await fail(context, exc)
@@ -131,7 +146,7 @@ class CallChecks:
         """Run a block as one call of a caller, where rate, role and place allow it; on the service's event loop.
 
         Raises:
-            RequestError: the call is refused here, or was in the block; it is written down when this raises.
+            RequestError, VersionMismatch: the call is refused, here or in the block; it is written down by then.
         """
         try:
             await self._take(caller)
@@ -139,7 +154,7 @@ class CallChecks:
                 authorise(caller, call)
             with places.place(caller):
                 yield
-        except RequestError as exc:
+        except (RequestError, VersionMismatch) as exc:
             await self._write_down(caller, call, exc)
             raise
 
@@ -150,7 +165,7 @@ class CallChecks:
             await asyncio.sleep(PENALTY_S)
             raise
 
-    async def _write_down(self, caller: Caller, call: str, error: RequestError) -> None:
+    async def _write_down(self, caller: Caller, call: str, error: FlowerUnlearningError) -> None:
         rows = self.refusals.take(caller, call, error)
         if rows:
             await self.workers.run(caller, lambda: self.refusals.write(rows))

@@ -18,6 +18,7 @@ from server.ledger.records import request_number
 from server.requests.plan import Plan
 from unlearning.deadlines import NOTHING_GIVEN, Amendment, Particulars, check_extension, check_reason
 from unlearning.plain import from_plain
+from unlearning.protocol import PROTOCOL, own_version
 from unlearning.requests import DeletionRequest, Status, Target
 
 DEFAULT_TIMEOUT_S = 30.0
@@ -157,7 +158,7 @@ class DeletionClient:
         connected = False
         while True:
             try:
-                for message in self._stub.WatchRequest(asked):
+                for message in self._stub.WatchRequest(asked, metadata=_version()):
                     item = _watch_item(message)
                     if isinstance(item, Event):
                         asked.after_event = item.sequence
@@ -273,9 +274,14 @@ class DeletionClient:
 
     def _call(self, name: str, message: Any, *, timeout_s: float = 0.0) -> Any:
         try:
-            return getattr(self._stub, name)(message, timeout=timeout_s or self._timeout_s)
+            call = getattr(self._stub, name)
+            return call(message, timeout=timeout_s or self._timeout_s, metadata=_version())
         except grpc.RpcError as exc:
             raise error_of(exc, self._address) from exc
+
+
+def _version() -> tuple[tuple[str, str]]:
+    return ((PROTOCOL, str(own_version())),)
 
 
 def _watch_item(message: pb.WatchRequestResponse) -> DeletionRequest | Event | RoundRecord:

@@ -22,6 +22,7 @@ from unlearning.errors import (
     UnknownClient,
     UnknownMethod,
     UnsupportedRequest,
+    VersionMismatch,
 )
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ STATUS_OF: Mapping[type[FlowerUnlearningError], grpc.StatusCode] = {
     LimitExceeded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     LedgerUnavailable: grpc.StatusCode.UNAVAILABLE,
     ServiceUnavailable: grpc.StatusCode.UNAVAILABLE,
+    VersionMismatch: grpc.StatusCode.FAILED_PRECONDITION,
 }
 _ERROR_NAMED = {error.__name__: error for error in STATUS_OF}
 

@@ -10,7 +10,7 @@ from server.api.access import Caller
 from server.api.errors import AccessDenied, status_of
 from server.api.limits import TokenBucket
 from server.ledger import Ledger, LedgerUnavailable, Refusal
-from unlearning.errors import RequestError
+from unlearning.errors import FlowerUnlearningError
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class RefusalLog:
         self._counted: dict[tuple[str, str, str], Refusal] = {}
         self._lock = threading.Lock()
 
-    def take(self, caller: Caller, call: str, error: RequestError) -> list[Refusal]:
+    def take(self, caller: Caller, call: str, error: FlowerUnlearningError) -> list[Refusal]:
         """Count a refusal, and return what is to be written of it now: often nothing."""
         # What a caller may not know is the cause of what it is told (access.check_may_see).
         reason = error.__cause__ if isinstance(error.__cause__, AccessDenied) else error

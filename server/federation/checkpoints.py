@@ -16,7 +16,7 @@ from typing import Any
 from server.federation.state import FederationState
 from unlearning.archive import Arrays, check_version, pack, unpack
 from unlearning.durable_files import make_private, sync_directory, write_atomically
-from unlearning.errors import CheckpointError, DataError
+from unlearning.errors import CheckpointError, DataError, VersionMismatch
 from unlearning.verification.observations import Outputs
 from unlearning.verification.shadow_models import ShadowFits
 
@@ -57,6 +57,7 @@ class CheckpointStore:
 
         Raises:
             CheckpointError: there are checkpoints and none can be read.
+            VersionMismatch: a newer version of this program wrote the newest; an older one would not be the state.
         """
         entries = sorted(self._entries(), reverse=True)
         for entry in entries:
@@ -64,6 +65,8 @@ class CheckpointStore:
                 return self._read(entry)
             except CheckpointError as exc:
                 _log.error("%s: %s", entry.path, exc)
+            except VersionMismatch as exc:
+                raise VersionMismatch(f"The checkpoint {entry.path} cannot be read. {exc}") from exc
         if entries:
             raise CheckpointError(
                 f"None of the {len(entries)} checkpoints in {self._directory} can be read. "
@@ -103,6 +106,7 @@ def decode(content: bytes) -> FederationState:
 
     Raises:
         CheckpointError: the bytes are no checkpoint of a version that is known here.
+        VersionMismatch: a newer version of this program wrote them.
     """
     return unpack(FederationState, content, _version_1)
 

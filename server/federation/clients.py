@@ -109,7 +109,10 @@ class Clients:
         self.refused |= done.refused
         self.asked_again.update(done.asked_again)
         self.refused |= self._site_requests.take_all(self.writer.ledger, done.values, now=self.writer.now())
-        self._problems.take(messages, done, self.writer)
+        for client in [name for name, failure in done.failures.items() if failure.is_lasting]:
+            node_id = messages[client].metadata.dst_node_id
+            self.fedavg.roster.set_aside(node_id, done.failures[client].reason)
+        self._problems.take(messages, done, self.writer, self.fedavg.roster.unable)
         return done
 
     def _look(self) -> None:

@@ -1,13 +1,15 @@
 """What is wrong with the set-up of sites, as their answers to training show it.
 
 Data that is dealt out has as many parts as `num-partitions` says, and each site has one of them: a site with another
-number trains on data of others, and nothing else would say so. A site whose data cannot be loaded says that itself.
+number trains on data of others, and nothing else would say so. A site whose data cannot be loaded says that itself, as
+does one that can take part in nothing, by its version or because it cannot read the run's settings.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import getLogger
+from types import MappingProxyType
 from typing import Any
 
 from flwr.app import Message
@@ -34,8 +36,17 @@ class SiteProblems:
     unloaded: dict[str, str] = field(default_factory=dict)
     told: Mapping[str, str] | None = None
 
-    def take(self, messages: Mapping[str, Message], done: Exchange, writer: LedgerWriter) -> None:
-        """Take in what came of an exchange; the log and the ledger say it as soon as it is known."""
+    def take(
+        self,
+        messages: Mapping[str, Message],
+        done: Exchange,
+        writer: LedgerWriter,
+        unable: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Take in what came of an exchange; the log and the ledger say it as soon as it is known.
+
+        unable: why clients can take part in nothing.
+        """
         for client in [name for name, one in messages.items() if one.metadata.message_type == TRAIN]:
             failure = done.failures.get(client)
             if failure is None or failure.is_final:
@@ -47,7 +58,7 @@ class SiteProblems:
             {client: values for client, values in done.values.items() if PART in values}, _part
         )
         self.parts |= found
-        problems = {**misfits(self.parts), **self.unloaded}
+        problems = {**misfits(self.parts), **self.unloaded, **unable}
         told = dict(writer.ledger.facts().get(SITE_PROBLEMS) or {}) if self.told is None else self.told
         for client in sorted(problems):
             if told.get(client) != problems[client]:

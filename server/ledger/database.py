@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 
 from unlearning.durable_files import close_to_others, make_private, open_private
-from unlearning.errors import ConfigurationError, FlowerUnlearningError, IllegalMove
+from unlearning.errors import ConfigurationError, FlowerUnlearningError, IllegalMove, VersionMismatch
 
 # Imported where a ledger is opened: a seventh of what a command's start takes, and most commands open none.
 if TYPE_CHECKING:
@@ -130,18 +130,39 @@ class Database:
 
         Raises:
             LedgerUnavailable: the database cannot be written.
+            VersionMismatch: a newer version of this program has migrated it.
         """
         from alembic import command
-        from alembic.runtime.migration import MigrationContext
 
         if self._url.get_backend_name() == "sqlite":
             _make_private_file(Path(self._url.database or "").resolve())
         config = _alembic()
         with self.writing() as connection:
-            if MigrationContext.configure(connection).get_current_revision() == _newest():
+            if self._known_revision(connection) == _revisions()[0]:
                 return
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
+
+    def refuse_newer(self) -> None:
+        """Refuse a ledger of a newer schema than this program knows, for those who do not migrate it.
+
+        Raises:
+            VersionMismatch: it is one. LedgerUnavailable: the database cannot be read.
+        """
+        with self.reading() as connection:
+            self._known_revision(connection)
+
+    def _known_revision(self, connection: sa.Connection) -> str | None:
+        from alembic.runtime.migration import MigrationContext
+
+        found = MigrationContext.configure(connection).get_current_revision()
+        if found is not None and found not in _revisions():
+            raise VersionMismatch(
+                f"The ledger at {self.name} has schema {found}, and this program knows those up to "
+                f"{_revisions()[0]}: a newer flower-unlearning has opened it. Upgrade this one, or restore the backup "
+                "of before the upgrade."
+            )
+        return found
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
@@ -166,11 +187,11 @@ def _alembic() -> "Config":
 
 
 @cache
-def _newest() -> str | None:
-    """Return the newest revision of the schema; reading the migrations takes a twentieth of a second."""
+def _revisions() -> tuple[str, ...]:
+    """Return the revisions of the schema, the newest first; reading them takes a twentieth of a second."""
     from alembic.script import ScriptDirectory
 
-    return ScriptDirectory.from_config(_alembic()).get_current_head()
+    return tuple(one.revision for one in ScriptDirectory.from_config(_alembic()).walk_revisions())
 
 
 def _checked_url(text: str) -> sa.URL:

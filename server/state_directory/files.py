@@ -5,6 +5,7 @@ from pathlib import Path
 
 from server.state_directory.ledger_address import LEDGER_FILE
 from unlearning.durable_files import close_state, erase_partials, make_private
+from unlearning.protocol import VERSION_FILE, claim_directory
 
 _log = getLogger(__name__)
 
@@ -33,6 +34,7 @@ _OURS = (
     f"{LEDGER_FILE}*",
     f"{REPLACED}*",
     f"{RESTORING}*",
+    VERSION_FILE,
 )
 
 
@@ -41,8 +43,10 @@ def private_state(state_dir: Path) -> None:
 
     Raises:
         OSError: a file belongs to another user.
+        VersionMismatch: a newer version of this program has used it.
     """
     make_private(state_dir)
+    claim_directory(state_dir)
     close_state(state_dir, _OURS)
 
 

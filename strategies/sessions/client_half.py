@@ -32,6 +32,7 @@ from strategies.sessions.session_pb2_grpc import SessionServiceStub
 from unlearning.errors import SessionError
 from unlearning.growing_pause import GrowingPause
 from unlearning.plain import to_plain
+from unlearning.protocol import own_version
 
 _log = getLogger(__name__)
 
@@ -43,6 +44,7 @@ _FINAL = frozenset(
     {
         grpc.StatusCode.UNAUTHENTICATED,
         grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.FAILED_PRECONDITION,
         grpc.StatusCode.INVALID_ARGUMENT,
         grpc.StatusCode.UNIMPLEMENTED,
     }
@@ -138,6 +140,7 @@ class _Attendance:
                     session_id=self._invitation.session_id,
                     token=self._invitation.token,
                     connection=self.account.connections,
+                    protocol_version=own_version(),
                 )
             )
         )

@@ -20,6 +20,8 @@ from strategies.sessions import session_pb2 as pb
 from strategies.sessions.endpoint import MAX_ARRIVING, MAX_CLIENTS, party_of
 from strategies.sessions.framing import Assembler, Payload, frames
 from strategies.waiting_places import WaitingPlaces
+from unlearning.errors import VersionMismatch
+from unlearning.protocol import check_protocol
 from unlearning.untrusted import reason_of
 
 _log = getLogger(__name__)
@@ -59,7 +61,7 @@ class ClientConnection:
     delivered: the number of the newest message that was handed to gRPC as a whole.
     attached_at: when its first stream came; detached_at: when its last one broke.
     lost: why it is not waited for any more; is_refused: because of what it sent; cannot_come: as it said itself.
-    is_leaving: it answers nothing more; is_over: it is sent an End.
+    is_unable: it can take part in nothing. is_leaving: it answers nothing more; is_over: it is sent an End.
     """
 
     node_id: int
@@ -80,6 +82,7 @@ class ClientConnection:
     lost: str = ""
     is_refused: bool = False
     cannot_come: bool = False
+    is_unable: bool = False
     is_leaving: bool = False
     is_over: bool = False
 
@@ -161,6 +164,9 @@ class ClientConnections:
         """
         with self.changed:
             line = self._line_of(hello)
+        if line is not None:
+            self._check_version(hello, line, context)
+        with self.changed:
             if line is not None and hello.connection > line.connection:
                 before, line.stream, line.connection = line.stream, stream, hello.connection
                 line.attached_at = line.attached_at or time.monotonic()
@@ -184,6 +190,15 @@ class ClientConnections:
         if now - self._warned_at.get(stream.party, -math.inf) >= _WARN_AGAIN_S:
             self._warned_at[stream.party] = now
             _log.warning(text, *values)
+
+    def _check_version(self, hello: pb.Hello, line: ClientConnection, context: grpc.ServicerContext) -> None:
+        try:
+            check_protocol(hello.protocol_version, other="the site", own="the server")
+        except VersionMismatch as exc:
+            with self.changed:
+                line.lost, line.is_unable = str(exc), True
+                self.changed.notify_all()
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(exc))
 
     def _line_of(self, hello: pb.Hello) -> ClientConnection | None:
         if not hmac.compare_digest(hello.session_id.encode(), self.session_id.encode()):

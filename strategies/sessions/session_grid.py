@@ -21,9 +21,9 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-from strategies.exchange import NO_ANSWER, REFUSED, Failure, read_each, reported_failure
+from strategies.exchange import NO_ANSWER, REFUSED, UNABLE, Failure, read_each, read_values
 from strategies.fetching import Fetches, Lost
-from strategies.messages import SESSION, WHOAMI, Json, compose, count_bytes, round_of, values_of
+from strategies.messages import SESSION, WHOAMI, compose, count_bytes, round_of
 from strategies.sessions.by_flower import FlowerMessages
 from strategies.sessions.connections import ClientConnection, ClientConnections
 from strategies.sessions.endpoint import MAX_CLIENTS, Endpoint
@@ -292,6 +292,8 @@ class SessionGrid(Grid):
                 return Message(Error(_LOST, late), reply_to=asked) if now - since > timeout_s else None
         self._end(line)
         self._nodes_at = -math.inf  # it may be online no longer
+        if line.is_unable:
+            return Message(Error(UNABLE, line.lost), reply_to=asked)
         if line.attached_at is None and not line.is_refused:
             self._note_absence(line, now)
         if not line.is_refused and (line.attached_at is None or line.is_leaving or not is_delivered):
@@ -342,14 +344,14 @@ class SessionGrid(Grid):
         if reply.has_error():
             line.lost = Failure(reply.error.reason or f"error code {reply.error.code}").reason
             return
-        read, refused = read_each({"": reply}, lambda _, one: values_of(one.content))
+        read, refused = read_each({"": reply}, lambda _, one: read_values(one.content))
         if refused:
             line.lost, line.is_refused = refused[""], True
             return
         self._by_flower.bytes_received += count_bytes(reply.content)
-        values: Json = read[""]
-        failure = reported_failure(values)
-        if failure is not None:
-            line.lost, line.cannot_come = line.lost or str(failure), True
+        failure = read[""]
+        if isinstance(failure, Failure):
+            line.is_unable, line.cannot_come = failure.is_lasting, True
+            line.lost = failure.reason if failure.is_lasting else line.lost or failure.reason
         else:
             line.is_leaving = True

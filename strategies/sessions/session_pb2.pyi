@@ -19,14 +19,16 @@ class Frame(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., header: _Optional[_Union[Header, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("session_id", "token", "connection")
+    __slots__ = ("session_id", "token", "connection", "protocol_version")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     CONNECTION_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     token: str
     connection: int
-    def __init__(self, session_id: _Optional[str] = ..., token: _Optional[str] = ..., connection: _Optional[int] = ...) -> None: ...
+    protocol_version: int
+    def __init__(self, session_id: _Optional[str] = ..., token: _Optional[str] = ..., connection: _Optional[int] = ..., protocol_version: _Optional[int] = ...) -> None: ...
 
 class Header(_message.Message):
     __slots__ = ("exchange", "json_bytes", "arrays")

@@ -46,8 +46,8 @@ class SessionServiceServicer:
 
     def Attend(self, request_iterator, context):
         """The client's stream for one session. Refused with UNAUTHENTICATED (no such session, or another's token),
-        ALREADY_EXISTS (this connection is not newer than the one at hand), INVALID_ARGUMENT (malformed frames)
-        and RESOURCE_EXHAUSTED (a frame or a payload above its limit).
+        FAILED_PRECONDITION (the client is of another version), ALREADY_EXISTS (this connection is not newer than the one
+        at hand), INVALID_ARGUMENT (malformed frames) and RESOURCE_EXHAUSTED (a frame or a payload above its limit).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

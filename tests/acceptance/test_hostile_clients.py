@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from server.federation.state import Phase
+from strategies import set_aside
 from strategies.messages import VECTOR, arrays_content, reply_content, vector_of
 from strategies.observations import read_observations
 from tests.federation import InProcessFederation, client
@@ -135,8 +136,12 @@ def adding(message: Message, context: Any) -> Message:
 
 
 @pytest.fixture
-def of_three(federation) -> Callable[..., InProcessFederation]:
-    """Makes federations of three clients that add, of which one answers with forgeries."""
+def of_three(federation, monkeypatch) -> Callable[..., InProcessFederation]:
+    """Makes federations of three clients that add, of which one answers with forgeries.
+
+    One whose answer says no version is asked at once whether it can take part.
+    """
+    monkeypatch.setattr(set_aside, "ASK_AGAIN_S", 0.0)
 
     def make(forges: Iterable[Forge], kind: str, **settings: Any) -> InProcessFederation:
         one: InProcessFederation = federation(num_clients=3, evaluate_every=0, **settings)

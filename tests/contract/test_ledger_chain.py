@@ -5,7 +5,9 @@ import sqlalchemy as sa
 
 from server.ledger import Ledger
 from server.ledger.chain import GENESIS_HASH
+from server.ledger.database import Database
 from tests.ledgers import LATER, NOW, advance, refusal, submit
+from unlearning.errors import VersionMismatch
 from unlearning.requests import Status
 
 # The chain
@@ -125,3 +127,19 @@ def test_facts_are_written_over_by_key(ledger: Ledger, token: int) -> None:
     ledger.set_facts({"methods": ["puf"], "num_classes": 10}, token=token, now=NOW)
     ledger.set_facts({"num_classes": None, "task": {"name": "mnist"}}, token=token, now=LATER)
     assert ledger.facts() == {"methods": ["puf"], "num_classes": None, "task": {"name": "mnist"}}
+
+
+def test_a_ledger_of_a_newer_version_is_refused_in_one_sentence(empty_url: str) -> None:
+    """It names both schemas, and what to do, to those who migrate and those who do not; the ledger stays as it is."""
+    Ledger.open(empty_url).close()
+    database = Database(empty_url)
+    with database.writing() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    for opening in (lambda: Ledger.open(empty_url), database.refuse_newer):
+        with pytest.raises(
+            VersionMismatch, match=r"has schema 9999, and this program knows those up to \d+: .* Upgrade"
+        ):
+            opening()
+    with database.reading() as connection:
+        assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == "9999"
+    database.close()

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from server.cli import app
 from server.ledger import WAITING, ClientRecord, Ledger, RoundRecord
+from server.ledger.database import Database
 from server.operations.checklist import Finding, Installation, Level, inspection
 from server.operations.checklist.files import check_certificates, check_secrets, check_state
 from server.operations.checklist.running import (
@@ -28,7 +29,9 @@ from server.operations.checklist.running import (
     check_ports,
     check_processes,
     check_server_address,
+    check_starts,
     check_versions,
+    installed_at,
 )
 from server.operations.checklist.supernodes import (
     GIVEN_UP,
@@ -500,3 +503,21 @@ def test_the_command_ends_with_1_where_something_is_wrong(good):
     assert ran.exit_code == 1
     assert "Nothing listens at port 9092" in ran.output
     assert "see deploy/README.md" in ran.output
+
+
+def test_a_part_from_before_the_installation_is_a_problem():
+    """It runs the version before; SuperLink and SuperNode load none of ours."""
+    now = installed_at()
+    running = [("python /opt/bin/flower-unlearn serve", now - 1), ("/opt/bin/flower-superlink", now - 1)]
+    [fault] = faults(check_starts([*running, ("/opt/bin/flower-unlearn supervise", now + 1)], now))
+    assert fault.startswith("problem: flower-unlearn has run since before flower-unlearning was installed")
+
+
+def test_a_ledger_of_a_newer_version_is_a_problem(good):
+    """In a sentence, and not as a fault of this program."""
+    database = Database(ledger_url(good.state_dir))
+    with database.writing() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    database.close()
+    [fault] = faults(check_ledger(good, now=NOW))
+    assert "has schema 9999, and this program knows those up to" in fault

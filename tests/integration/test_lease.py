@@ -22,16 +22,20 @@ from tests.integration.live_federation import SETTINGS, WAIT_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(400)]
 
+OTHER_VERSION = (
+    "The site has a protocol version before 1 and the server has 1: upgrade flower-unlearning at the site."
+)
+
 
 NODES = ["supernode", "list", FEDERATION]
 
 
-def started_node(directory: Path, command: list[str]) -> ProcessGroup:
+def started_node(directory: Path, command: list[str], **environment: str) -> ProcessGroup:
     """`flower-unlearn-site node` of one site."""
     group = ProcessGroup(
         "node",
         [program("flower-unlearn-site"), "node", "--no-worker", "--", *command],
-        environment=flower_environment(directory / "flower"),
+        environment={**flower_environment(directory / "flower"), **environment},
         directory=directory,
     )
     group.start()
@@ -46,10 +50,18 @@ def process_of(pid: int) -> psutil.Process:
 def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_path: Path) -> None:
     """Client 1 stays away, client 0 is started again at once, by `flower-unlearn-site node`.
 
-    It comes back with another num-partitions, and the two are named as not fitting each other; and it is on its stream
-    again at once, though invitations were lost while the server still counted it as online. Client 1 is revoked, and is
-    told that its key is not registered when no lease can last so long.
+    It comes back with a program of a lower protocol version, which is upgraded under its running SuperNode, and with
+    another num-partitions; both are named. Upgraded, it is on its stream again at once, though invitations were lost
+    while the server still counted it as online. Client 1 is revoked, and is told that its key is not registered when no
+    lease can last so long.
     """
+    version = tmp_path / "version"
+    version.write_text("0")
+    (tmp_path / "sitecustomize.py").write_text(
+        "from pathlib import Path\n"
+        "from unlearning import protocol\n"
+        f"protocol.PROTOCOL_VERSION = int(Path({str(version)!r}).read_text())\n"
+    )
     with LocalDeployment(
         tmp_path / "federation",
         num_clients=2,
@@ -81,7 +93,7 @@ def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_pat
         command = [
             word.replace("num-partitions=2", "num-partitions=3") for word in layout.supernode_command(0)[1:]
         ]
-        node = started_node(layout.client_dir(0), command)
+        node = started_node(layout.client_dir(0), command, PYTHONPATH=str(tmp_path))
         said: list[tuple[float, str]] = []
         let_in_s = 0.0
         try:
@@ -93,6 +105,12 @@ def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_pat
                     let_in_s = time.monotonic() - killed
                 time.sleep(0.2)
             last_seen = client("1").last_seen
+            deployment.wait_until(
+                lambda: OTHER_VERSION in str(ledger.facts().get(SITE_PROBLEMS)),
+                WAIT_S,
+                "the version is named",
+            )
+            version.write_text("1")
             deployment.wait_until(
                 lambda: "num-partitions" in str(ledger.facts().get(SITE_PROBLEMS)),
                 WAIT_S,

@@ -17,7 +17,9 @@ from server.operations.checklist.running import (
     check_ports,
     check_processes,
     check_server_address,
+    check_starts,
     check_versions,
+    installed_at,
 )
 from server.operations.checklist.service_user import check_service_user
 from server.operations.checklist.supernodes import (
@@ -44,6 +46,9 @@ def inspect_installation(installation: Installation, *, now: datetime) -> Iterat
     yield from check_processes((" ".join(process.info["cmdline"]) for process in own), installation)
     yield from check_ports(listening_sockets(), installation)
     yield from check_versions()
+    yield from check_starts(
+        ((" ".join(one.info["cmdline"]), one.info["create_time"]) for one in own), installed_at()
+    )
     if installation.server_address:
         yield from check_server_address(installation.server_address, can_connect=can_connect)
     if installation.is_server:
@@ -64,7 +69,7 @@ def inspect_from_outside(host: str) -> Iterator[Finding]:
 def own_processes(installation: Installation) -> list[psutil.Process]:
     """Return the processes of this machine but for those that are another installation's, by the paths they name."""
     found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
+    for process in psutil.process_iter(["cmdline", "create_time", "status"]):
         if (
             process.info["status"] in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
             or not process.info["cmdline"]

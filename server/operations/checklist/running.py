@@ -3,8 +3,9 @@
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, distribution, requires, version
 from ipaddress import ip_address
+from pathlib import Path
 
 from packaging.requirements import Requirement
 
@@ -15,10 +16,14 @@ from server.operations.checklist.finding import Finding, Installation, ok, probl
 from server.operations.checklist.residue import check_residue
 from server.operations.checklist.supernodes import runs
 from server.state_directory.ledger_address import ledger_url
+from unlearning.errors import VersionMismatch
+from unlearning.protocol import PROTOCOL_VERSION
 
 PRIVATE_PORTS = {8000: "control and runtime of the SuperLink", 9094: "runtime of a SuperNode"}
 PUBLIC_PORTS = {9092: "fleet", 9100: "deletion service"}
 _SKEW = timedelta(minutes=5)
+_PARTS = ("flower-unlearn", "flower-unlearn-site", "flower-superexec", "flwr-serverapp")
+"""Programs that keep the version of this package that they have loaded; SuperLink and SuperNode load none."""
 
 
 def check_processes(commands: Iterable[str], installation: Installation) -> Iterator[Finding]:
@@ -146,7 +151,30 @@ def check_versions(package: str = "flower-unlearning") -> Iterator[Finding]:
                 f"{requirement.name} is {found}, needed is {requirement.specifier}.",
                 "Install the package again with pip.",
             )
-    yield ok(f"{package} {version(package)} with flwr {version('flwr')}; the same on every host.")
+    yield ok(
+        f"{package} {version(package)} (protocol version {PROTOCOL_VERSION}) with flwr {version('flwr')}; the same on "
+        "every host."
+    )
+
+
+def installed_at(package: str = "flower-unlearning") -> float:
+    """Return when the package was installed here, in seconds since 1970; 0 where its files do not say."""
+    records = [file for file in distribution(package).files or () if file.name == "RECORD"]
+    return max((Path(str(record.locate())).stat().st_mtime for record in records), default=0.0)
+
+
+def check_starts(started: Iterable[tuple[str, float]], since: float) -> Iterator[Finding]:
+    """Check that no part runs a version from before the installed one.
+
+    started: the command line and the start of each process; since: of the installation. In seconds since 1970.
+    """
+    for command, at in started:
+        name = next((one for one in _PARTS if runs(command.split(), one)), "")
+        if name and at < since:
+            yield problem(
+                f"{name} has run since before flower-unlearning was installed here: it is of the version before.",
+                f"Restart it: {command[:100]}",
+            )
 
 
 def check_ledger(installation: Installation, *, now: datetime) -> Iterator[Finding]:
@@ -158,8 +186,10 @@ def check_ledger(installation: Installation, *, now: datetime) -> Iterator[Findi
             "Start the run, or give --ledger if it is elsewhere.",
         )
         return
-    ledger = Ledger(Database(url))  # not `open`, which would migrate it
+    database = Database(url)
+    ledger = Ledger(database)  # not `open`, which would migrate it
     try:
+        database.refuse_newer()
         yield from _check_open_ledger(ledger, url.partition(":")[0].partition("+")[0], now)
         yield from check_residue(installation, ledger)
         waiting = str(ledger.facts().get(WAITING, ""))
@@ -172,6 +202,8 @@ def check_ledger(installation: Installation, *, now: datetime) -> Iterator[Findi
             )
         for client, rounds in silent_clients(ledger).items():
             yield problem(sentence(client, rounds), REMEDY)
+    except VersionMismatch as exc:
+        yield problem(str(exc), "Upgrade this program, or restore a backup.")
     except LedgerUnavailable as exc:
         yield problem(
             str(exc), "The federation waits until it is back. After an upgrade, start the services once."

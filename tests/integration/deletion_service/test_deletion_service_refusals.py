@@ -9,12 +9,14 @@ from typing import Any
 import grpc
 import pytest
 
+from server.api import client as client_module
 from server.api import deletion_pb2 as pb
 from server.api.client import DeletionClient
 from server.api.errors import STATUS_OF, AccessDenied, NotAuthenticated, ServiceUnavailable
 from server.api.server import RunningServer
 from server.ledger import Ledger, LedgerUnavailable, LimitExceeded
 from tests.deletion_service import ALL_OF_3, FORGETTING, SAMPLES_OF_3, LiveLoop, answer, submit
+from tests.integration.deletion_service.conftest import Command
 from unlearning import errors
 from unlearning.errors import (
     AlreadyForgotten,
@@ -148,7 +150,7 @@ def test_every_refusal_has_a_status() -> None:
         if isinstance(error, type) and issubclass(error, RequestError)
     }
     of_the_service = {AccessDenied, NotAuthenticated, LimitExceeded, LedgerUnavailable, ServiceUnavailable}
-    assert set(STATUS_OF) == refusals | of_the_service
+    assert set(STATUS_OF) == refusals | of_the_service | {errors.VersionMismatch}
 
 
 def test_an_unexpected_error_shows_the_caller_only_a_reference(
@@ -177,3 +179,22 @@ def test_a_very_long_refusal_still_arrives(client: DeletionClient, loop: LiveLoo
     """A message longer than gRPC's headers is cut instead of being lost."""
     with pytest.raises(InvalidRequest, match="Bad parameters"):
         submit(client, parameters={f"päräméter-{number}": 1 for number in range(500)})
+
+
+@pytest.mark.parametrize(
+    ("version", "said", "side"),
+    [(0, "a protocol version before 1", "caller"), (2, "protocol version 2", "deletion service")],
+)
+def test_a_tool_of_another_version_gets_one_sentence(
+    command: Command, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, version: int, said: str, side: str
+) -> None:
+    """Whatever it calls; the service writes the same sentence down."""
+    sentence = (
+        f"The caller has {said} and the deletion service has 1: upgrade flower-unlearning at the {side}."
+    )
+    monkeypatch.setattr(client_module, "own_version", lambda: version)
+    for arguments in (["clients"], ["watch", "r-000001"], ["request", "--client", "3"]):
+        result = command(*arguments)
+        assert result.exit_code == 1
+        assert result.stderr.strip() == sentence
+    assert {refusal.reason for refusal in ledger.refusals()} == {sentence}

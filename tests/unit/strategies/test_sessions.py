@@ -56,6 +56,7 @@ from unlearning.errors import (
 from unlearning.growing_pause import GrowingPause
 from unlearning.methods.method import Reply
 from unlearning.parameters import content_hash
+from unlearning.protocol import PROTOCOL_VERSION
 
 MODEL = np.arange(3 * CHUNK_BYTES // 4, dtype=np.float32)
 """Three chunks, so that a stream can break in the middle."""
@@ -300,7 +301,12 @@ def test_a_client_that_cannot_come_is_asked_by_flower_in_the_same_round(endpoint
 def raw(federation: Federation, *sent: pb.Frame, client: str = "0", connection: int = 2) -> grpc.StatusCode:
     """How the server refuses a stream of these frames from a client that has been invited."""
     invitation = federation.invitations[client]
-    hello = pb.Hello(session_id=invitation.session_id, token=invitation.token, connection=connection)
+    hello = pb.Hello(
+        session_id=invitation.session_id,
+        token=invitation.token,
+        connection=connection,
+        protocol_version=PROTOCOL_VERSION,
+    )
     outgoing = iter([pb.Frame(hello=hello), *sent])
     with open_channel(invitation.address, None) as channel:
         with pytest.raises(grpc.RpcError) as caught:
@@ -325,6 +331,17 @@ def test_a_second_stream_of_a_client_is_refused(federation, caplog):
     assert raw(federation, connection=1) is grpc.StatusCode.ALREADY_EXISTS
     assert "second stream of node 1001" in caplog.text
     assert set(federation.exchange(request("0")).messages) == {"0"}
+
+
+@pytest.mark.parametrize(("version", "side"), [(0, "at the site"), (2, "at the server")])
+def test_a_stream_of_another_version_is_refused_at_once(federation, monkeypatch, version, side):
+    """Its client gets one sentence, the server the same as the reason that lasts; nothing is tried again."""
+    monkeypatch.setattr(client_half, "own_version", lambda: version)
+    failure = federation.exchange(request("0"), timeout_s=30.0).failures["0"]
+    assert "and the server has 1" in failure.reason
+    assert side in failure.reason
+    assert failure.is_lasting
+    assert federation.invited() == [0]
 
 
 def test_a_token_is_good_for_one_client_only(federation):

@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from client.peer import grpc_transport
 from client.peer.grpc_transport import PayloadRefused, PeerConnection, PeerServer
 from client.peer.items import Greeting, Item, Kind, Offer, Payload
 from strategies.tls_files import is_loopback
 from tests.certificates import Authority
 from tests.peers import Receiver, listening, reception, tls_of
-from unlearning.errors import DeploymentError, SessionError, UpdateRefused
+from unlearning.errors import DeploymentError, SessionError, UpdateRefused, VersionMismatch
+from unlearning.protocol import PROTOCOL
 
 
 @pytest.fixture
@@ -82,3 +84,26 @@ def test_a_peer_does_not_listen_to_other_machines_without_tls(tmp_path: Path) ->
     assert not is_loopback("0.0.0.0:0")
     with pytest.raises(DeploymentError, match="no tls section"):
         PeerServer("0.0.0.0:0", None, reception(tmp_path, Receiver()))
+
+
+@pytest.mark.parametrize(("version", "side"), [(0, "sending"), (2, "receiving")])
+def test_a_payload_of_another_version_is_refused_until_the_upgrade(
+    address: str,
+    authority: Authority,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+    version: int,
+    side: str,
+) -> None:
+    """One sentence for the sender, which keeps the payload, and for the receiver's record."""
+    stamped = grpc_transport.stamped
+    with PeerConnection("2", address, tls_of(authority, "2"), 10.0) as connection:
+        monkeypatch.setattr(grpc_transport, "stamped", lambda values: {**stamped(values), PROTOCOL: version})
+        with pytest.raises(
+            VersionMismatch, match=f"and the receiving peer has 1: upgrade .* at the {side} peer."
+        ):
+            connection.send(Greeting("2"))
+        assert receiver.got == []
+        monkeypatch.undo()
+        connection.send(Greeting("2"))
+    assert len(receiver.got) == 1

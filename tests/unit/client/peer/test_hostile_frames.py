@@ -23,6 +23,7 @@ from client.peer.node import Peer
 from client.peer.refusals import read_refusals
 from strategies.sessions import session_pb2 as pb
 from tests.peers import FOUR, counting_peer, member_item, reception
+from unlearning.protocol import stamped
 
 
 class Aborted(Exception):
@@ -81,7 +82,8 @@ def frames(
     values: object, *arrays: tuple[str, tuple[int, ...], bytes], json_bytes: int | None = None
 ) -> list[bytes]:
     """A payload by hand: dtype, shape and bytes of each array named vector."""
-    text = values if isinstance(values, bytes) else json.dumps(values).encode()
+    said = stamped(values) if isinstance(values, dict) else values
+    text = values if isinstance(values, bytes) else json.dumps(said).encode()
     header = pb.Header(
         exchange=1,
         json_bytes=len(text) if json_bytes is None else json_bytes,
@@ -125,7 +127,9 @@ CORPUS: dict[str, list[bytes]] = {
     "a long integer": frames(
         b'{"sender":"1","payload":"offer","applied":[],"round":' + b"9" * 9_000 + b"}", NUMBERS
     ),
-    "an infinite round": frames(b'{"sender":"1","payload":"offer","applied":[],"round":1e999}', NUMBERS),
+    "an infinite round": frames(
+        b'{"sender":"1","payload":"offer","applied":[],"protocol-version":1,"round":1e999}', NUMBERS
+    ),
     "no object": frames([1]),
     "half a character": frames(b'{"sender":"\\ud800","payload":"greeting","is_new":true}'),
     "no text": frames(b"\xff\xfe\x00"),

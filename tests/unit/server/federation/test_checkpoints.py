@@ -7,8 +7,9 @@ import pytest
 
 from server.federation.checkpoints import CheckpointStore, decode
 from server.federation.state import ActiveDeletion, FederationState, Phase, PhaseCost
+from unlearning import archive
 from unlearning.archive import pack
-from unlearning.errors import CheckpointError
+from unlearning.errors import CheckpointError, VersionMismatch
 from unlearning.methods.costs import WorkDone
 from unlearning.methods.method import Noise, UnlearningState
 from unlearning.requests import Exclusions, Granularity, Target
@@ -111,3 +112,15 @@ def test_a_half_written_file_is_never_taken_for_a_checkpoint(tmp_path):
     store = CheckpointStore(tmp_path)
     (tmp_path / ".partial-1").write_bytes(pack(STATE)[:100])
     assert store.newest() is None
+
+
+def test_a_checkpoint_of_a_newer_version_is_not_passed_over(tmp_path, monkeypatch):
+    """To go on from the one before would undo what the newer program did; one sentence names both versions."""
+    store = CheckpointStore(tmp_path)
+    store.save(STATE, token=1)
+    with monkeypatch.context() as newer:
+        newer.setattr(archive, "VERSION", archive.VERSION + 1)
+        path = store.save(replace(STATE, round=8), token=1)
+    with pytest.raises(VersionMismatch, match=r"is of version 3, this program reads version 2") as caught:
+        store.newest()
+    assert path.name in str(caught.value)

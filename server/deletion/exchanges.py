@@ -10,6 +10,7 @@ from server.federation.context import FederationContext
 from server.federation.gate import check_unlearned
 from server.federation.roster_records import RoundResult
 from server.federation.state import ActiveDeletion, Before, FederationState, Phase
+from server.federation.suspensions import with_left_out
 from server.state_directory.noise_secret import noise_key
 from strategies.exchange import Exchange
 from strategies.messages import model_record
@@ -59,6 +60,7 @@ def carry_out(context: FederationContext, state: FederationState) -> FederationS
         context.save(state)
         return state
     findings = account_for(context, deletion, found, number, state.generation_of(deletion.method))
+    findings = with_left_out(findings, state.suspensions, number)
     state = _put_on_trial(state, replace(deletion, findings=findings), found)
     state = replace(state, num_examples=dict(clients.fedavg.plan.num_examples))
     state = context.preparations.branch(state, deletion)
@@ -94,11 +96,13 @@ def _put_on_trial(
         num_examples=state.num_examples,
         prepared_since=state.prepared_since,
         generations=state.generations,
+        scores=state.scores,
     )
     return replace(
         state,
         round=state.round + 1,
         parameters=found.parameters,
+        scores=(),
         phase=Phase.RECOVERING,
         deletion=replace(
             deletion,

@@ -1,4 +1,4 @@
-"""A round is compared with the best of the last committed ones, and a client that spoils one is left out for a while."""
+"""A round is compared with the best of the last committed ones; a client that spoils one is left out for a while."""
 
 from dataclasses import replace
 

@@ -36,7 +36,9 @@ class Averaging:
             return RoundOutcome()
         models: Models = {client: (reply.num_examples, reply.vector) for client, reply in entering.items()}
         model = self.rules.combine(self.before, models)
-        held_back, refused, culprit = {}, {}, ""
+        held_back: dict[str, str] = {}
+        refused: dict[str, str] = {}
+        culprit = ""
         if self.rules.averages and (over := excess(influences(_counts(models), changes), self.factor)):
             reason = self._why_held_back(over, models, changes, model)
             if reason:

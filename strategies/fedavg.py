@@ -289,7 +289,7 @@ class FedAvg(Strategy):
             judge=judge,
         )
         outcome = averaging.outcome({client: accepted[client] for client in changes}, changes)
-        refused |= too_many | too_large | outcome.refused
+        refused |= {**too_many, **too_large, **outcome.refused}
         for who, reason in refused.items():
             speaker = who if who.startswith("node ") else f"client {who}"
             _log.warning("The update of %s is refused: %s", speaker, reason)

@@ -45,7 +45,7 @@ def sentences(known: Mapping[str, Suspension], number: int) -> dict[str, str]:
 
 def with_left_out(
     findings: Mapping[str, Any], known: Mapping[str, Suspension], number: int
-) -> Mapping[str, Any]:
+) -> dict[str, Any]:
     """Return a deletion's findings with those clients named that are left out of the round `number`."""
     said = sentences(known, number)
-    return {**findings, FINDING: {**findings.get(FINDING, {}), **said}} if said else findings
+    return {**findings, FINDING: {**findings.get(FINDING, {}), **said}} if said else dict(findings)

@@ -1,10 +1,11 @@
 """A method's exchange that clients were asked for: which of the answers to it the method may use."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from strategies.exchange import read_each
 from strategies.fedavg import FedAvg
+from strategies.influence import agrees, excess, influences
 from strategies.update_checks import STATISTICS, check_norm, check_vector, over_the_median
 from unlearning.buffers import buffer_positions, check_variances, deviations, without_buffers
 from unlearning.errors import UpdateRefused
@@ -12,6 +13,17 @@ from unlearning.methods.method import MethodInfo, Need, Problem, Reply
 from unlearning.methods.updates import RETAINED_UPDATE, num_retained, split_buffers
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING
+
+_BOUND = "the bound of max-influence-factor, and it does not point where those of the others point."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedReplies:
+    """The answers that a method may use, and why others are refused or count fewer examples, all by client."""
+
+    accepted: Mapping[str, Reply]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    held_back: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,14 +39,49 @@ class AskedExchange:
     nodes: Mapping[str, int] = field(default_factory=dict)
     starts: Mapping[str, Vector] = field(default_factory=dict)
 
-    def check_all(
-        self, replies: Mapping[str, Reply], fedavg: FedAvg
-    ) -> tuple[dict[str, Reply], dict[str, str]]:
-        """Return the answers that may enter, and why the others are refused, both by client."""
+    def check_all(self, replies: Mapping[str, Reply], fedavg: FedAvg) -> CheckedReplies:
+        """Return the answers that may enter, and why others are refused or count less."""
         sound, refused = read_each(replies, lambda client, reply: self._check(client, reply, fedavg))
-        too_large = self._over_the_median(sound, fedavg.settings.max_norm_factor)
+        changes, factor = self._comparable(sound), fedavg.settings.max_norm_factor
+        spread = {
+            client: deviations(self.problem.task, model)
+            for client in changes
+            if (model := self._buffers_of(client, sound[client])) is not None
+        }
+        too_large = over_the_median(spread, factor, what=STATISTICS) | over_the_median(changes, factor)
         accepted = {client: reply for client, reply in sound.items() if client not in too_large}
-        return accepted, refused | too_large
+        checked = CheckedReplies(accepted=accepted, refused=refused | too_large)
+        return checked if self.info.replies_are_models else self._bounded(checked, fedavg)
+
+    def _bounded(self, checked: CheckedReplies, fedavg: FedAvg) -> CheckedReplies:
+        """Bound the influence of one answer that does not point where the others point (`strategies.influence`).
+
+        No test score says here whether it harms the model, as in a round. If its length alone gives it the influence
+        it is left out, for a method may not weigh by counts; else it counts fewer examples.
+        """
+        accepted, factor = dict(checked.accepted), fedavg.settings.max_influence_factor
+        changes = self._comparable(accepted)
+        alike: dict[str, float] = dict.fromkeys(changes, 1.0)
+        over = excess(influences(alike, changes), factor)
+        if over is not None and not agrees(over.client, alike, changes):
+            del accepted[over.client], changes[over.client]
+            reason = f"Its length is {over.influence / over.bound:.3g} times {_BOUND}"
+            checked = replace(checked, refused={**checked.refused, over.client: reason})
+        counts = {client: float(accepted[client].num_examples) for client in changes}
+        over = excess(influences(counts, changes), factor)
+        if (
+            over is not None
+            and over.client not in fedavg.allowed
+            and not agrees(over.client, counts, changes)
+        ):
+            reply, times = accepted[over.client], over.influence / over.bound
+            kept = max(1, int(reply.num_examples / times))
+            accepted[over.client] = replace(reply, num_examples=kept)
+            reason = (
+                f"It counts {kept:,} of {reply.num_examples:,} examples: its influence is {times:.3g} times "
+            )
+            checked = replace(checked, held_back={over.client: f"{reason}{_BOUND}"})
+        return replace(checked, accepted=accepted)
 
     def _check(self, client: str, reply: Reply, fedavg: FedAvg) -> Reply:
         """Return an answer that is sound by itself.
@@ -77,28 +124,18 @@ class AskedExchange:
             return without_buffers(self.problem.task, reply.vector - self.starts[client])
         return reply.vector if self.info.replies_are_updates else None
 
-    def _over_the_median(self, sound: Mapping[str, Reply], factor: float) -> dict[str, str]:
-        """Return which answers of ordinary training change the model too much beside the others', and by how much.
+    def _comparable(self, sound: Mapping[str, Reply]) -> dict[str, Vector]:
+        """Return by what ordinary training has changed the model in each answer that can be compared with the others.
 
         What a target does for the method may be legitimately larger, and is not compared. A method that can do without
         the target asks it, if at all, for what it keeps. Of fewer than three answers none is refused: the median of two
         is their mean, and nobody can say which of two is wrong. Then the gate and `max-update-norm` are what is left.
         """
         does_without = not {Need.REQUESTER_ONLINE, Need.EVERY_CLIENT_ONLINE} & self.info.needs
-        compared = {
-            client: reply
+        return {
+            client: change
             for client, reply in sound.items()
             if (does_without or client not in self.problem.targets)
             and reply.num_examples  # one without weight would pull the median down
+            and (change := self._change(client, reply)) is not None
         }
-        changes = {
-            client: change
-            for client, reply in compared.items()
-            if (change := self._change(client, reply)) is not None
-        }
-        spread = {
-            client: deviations(self.problem.task, model)
-            for client, reply in compared.items()
-            if (model := self._buffers_of(client, reply)) is not None
-        }
-        return over_the_median(spread, factor, what=STATISTICS) | over_the_median(changes, factor)

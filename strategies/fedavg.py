@@ -18,7 +18,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from strategies.asked_round import AskedRound
+from strategies.averaging import Averaging
 from strategies.exchange import read_each
+from strategies.influence import Judge
 from strategies.messages import (
     CLIENT_ID,
     FROZEN_PART,
@@ -44,7 +46,6 @@ from strategies.waiting import wait_for
 from unlearning.buffers import deviations, without_buffers
 from unlearning.methods.method import Reply
 from unlearning.methods.preparation import FederatedRound
-from unlearning.parameters import Vector
 from unlearning.plain import to_plain
 from unlearning.requests import NOTHING, Exclusions, Forget
 from unlearning.tasks.task import Task
@@ -106,6 +107,11 @@ class FedAvg(Strategy):
         """Go by `plan` from now on."""
         self.plan = plan
 
+    @property
+    def allowed(self) -> Collection[str]:
+        """The clients whose counts an operator allows."""
+        return self._count_limits.own
+
     def site_values(self, client: str) -> Json:
         """Return what every message tells a client; the hash of the frozen part too, where there is one."""
         values = self.plan.site_values(client)
@@ -159,8 +165,11 @@ class FedAvg(Strategy):
         return max((settings.min_clients, "min-clients"), (expected - gone, setting))
 
     def sample(self, eligible: Iterable[str], server_round: int) -> list[str]:
-        """Return a seeded sample of the eligible clients, sorted; the same for the same seed and round."""
-        candidates = sorted(eligible)
+        """Return a seeded sample of the eligible clients, sorted; the same for the same seed and round.
+
+        A suspended client is not in it.
+        """
+        candidates = sorted(set(eligible) - self.plan.suspended)
         wanted = math.ceil(self.settings.fraction * len(candidates))
         count = min(len(candidates), max(wanted, self.settings.min_clients))
         generator = np.random.default_rng([self.settings.seed, server_round])
@@ -266,7 +275,9 @@ class FedAvg(Strategy):
         )
         rules.keep(done)
 
-    def aggregate(self, server_round: int, replies: Iterable[Message]) -> RoundOutcome:
+    def aggregate(
+        self, server_round: int, replies: Iterable[Message], judge: Judge | None = None
+    ) -> RoundOutcome:
         """Average the models that may enter, and take the counts of their clients into the plan."""
         assert self._asked is not None, "train_messages comes first"
         accepted, refused = self._asked.read(server_round, replies, self.roster)
@@ -278,12 +289,21 @@ class FedAvg(Strategy):
         spread = {client: deviations(self.task, model) for client, model in sound.items()}
         factor = self.settings.max_norm_factor
         too_large = over_the_median(spread, factor, what=STATISTICS) | over_the_median(changes, factor)
-        refused |= too_many | too_large
+        changes = {client: change for client, change in changes.items() if client not in too_large}
+        averaging = Averaging(
+            before=self._asked.model,
+            rules=self.plan.rules,
+            factor=self.settings.max_influence_factor,
+            allowed=self.allowed,
+            judge=judge,
+        )
+        outcome = averaging.outcome({client: accepted[client] for client in changes}, changes)
+        refused |= {**too_many, **too_large, **outcome.refused}
         for who, reason in refused.items():
             speaker = who if who.startswith("node ") else f"client {who}"
             _log.warning("The update of %s is refused: %s", speaker, reason)
-        entering = {client: accepted[client] for client in changes if client not in too_large}
-        outcome = self._average(self._asked.model, entering)
+        for client, reason in outcome.held_back.items():
+            _log.warning("Client %s counts %d examples: %s", client, outcome.participants[client], reason)
         self.follow(self.plan.including(counts=outcome.participants))
         return replace(outcome, refused=refused)
 
@@ -301,21 +321,6 @@ class FedAvg(Strategy):
         """
         known = {**self.plan.num_examples, **(declared or {})}
         self._count_limits.check(client, num_examples, known.values())
-
-    def _average(self, before: Vector, entering: Mapping[str, Reply]) -> RoundOutcome:
-        if not entering:
-            return RoundOutcome()
-        participants = {client: reply.num_examples for client, reply in sorted(entering.items())}
-        losses = [reply.num_examples * reply.metrics.get("loss", math.nan) for reply in entering.values()]
-        models = {client: (reply.num_examples, reply.vector) for client, reply in entering.items()}
-        outcome = RoundOutcome(
-            model=self.plan.rules.combine(before, models),
-            participants=participants,
-            loss=sum(losses) / sum(participants.values()),
-        )
-        if not self.plan.rules.keeps_models:
-            return outcome
-        return replace(outcome, models=models, arrays={name: one.arrays for name, one in entering.items()})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

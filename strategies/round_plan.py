@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from strategies.messages import PROBLEM, SUBJECT_KEY, Json, by_preparation, exclusion_values
-from unlearning.methods.preparation import Prepared
+from unlearning.methods.preparation import Preparation, Prepared
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.pseudonyms import SubjectKeys
 from unlearning.requests import Exclusions, Forget, Target
@@ -31,6 +31,13 @@ class RoundRules:
             if prepared.preparation.replaces_training:
                 return prepared.preparation.combine(prepared.options, before, models)
         return weighted_mean(models)
+
+    @property
+    def averages(self) -> bool:
+        """Whether `combine` is FedAvg's mean, so that a count is a client's weight in it."""
+        return all(
+            type(prepared.preparation).combine is Preparation.combine for prepared in self.prepared.values()
+        )
 
     def takes_part(self, client_id: str, number: int) -> bool:
         """Tell whether a client is asked in the training round `number`."""
@@ -61,6 +68,7 @@ class RoundPlan:
     counts: how many examples each client trained on when it last did.
     answers: what became of the requests that clients filed at their sites, by client.
     problems: what is wrong with clients' set-up, by client.
+    suspended: clients that are not asked to train, because they spoiled a round a short while ago.
     subject_keys: where sample ids are keyed hashes, the keys by which each client finds its own.
     """
 
@@ -69,6 +77,7 @@ class RoundPlan:
     counts: Mapping[str, int] = field(default_factory=dict)
     answers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
+    suspended: frozenset[str] = frozenset()
     subject_keys: SubjectKeys | None = None
     rules: RoundRules = field(default_factory=RoundRules)
 
@@ -108,11 +117,14 @@ class RoundOutcome:
     """What came of a round.
 
     model: the new one (d,); None where no answer could enter.
-    participants: the number of examples of each client whose answer entered.
+    participants: the number of examples of each client whose answer entered, as it was weighed.
     refused: why, by client id; by `node N` where the node speaks for nobody, or for a client that another node is.
     loss: the mean over the participants' examples, as they say.
     models, arrays: number of examples and local model of each participant, and what it returned beside, where the
         rules ask for them.
+    held_back: why a client counts fewer examples than it has, by client (`strategies.influence`).
+    problem: why the server does not commit the model; empty where it does.
+    culprit: the client that was left out of the mean because with it there was such a problem.
     """
 
     model: Vector | None = None
@@ -121,3 +133,6 @@ class RoundOutcome:
     loss: float | None = None
     models: Mapping[str, tuple[int, Vector]] = field(default_factory=dict)
     arrays: Mapping[str, Arrays] = field(default_factory=dict)
+    held_back: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+    culprit: str = ""

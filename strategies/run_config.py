@@ -101,7 +101,11 @@ class RunSettings(
 
     def bound_problems(self) -> list[str]:
         """Say in one sentence each which bound on what clients answer makes no sense."""
-        factors = {"max-norm-factor": self.max_norm_factor, "max-count-factor": self.max_count_factor}
+        factors = {
+            "max-norm-factor": self.max_norm_factor,
+            "max-influence-factor": self.max_influence_factor,
+            "max-count-factor": self.max_count_factor,
+        }
         wrong = [
             f"{name}: {factor:g} would refuse half of all updates; give 0 for no bound, or at least 1 (a few, such "
             "as 5, is usual)."

@@ -42,6 +42,10 @@ class RoundSettings:
     max_norm_factor: NonNegativeFloat = 10.0
     """refuse an update whose norm is over this multiple of the median norm of the round's updates (at least `1`); `0`
     for no bound"""
+    max_influence_factor: NonNegativeFloat = 3.0
+    """a client whose count times the length of its update is over this multiple of the others' median (in small
+    federations [less](operations.md#one-client-against-the-others)) counts fewer examples where it harms the model (at
+    least `1`); `0` for no bound. It costs a test in a round in which a client is over it"""
     max_client_examples: NonNegativeInt = 0
     """refuse an answer that counts more examples: the count is a client's weight in the average; `0` for no such
     bound"""
@@ -52,8 +56,8 @@ class RoundSettings:
     """what single clients may count in place of both: `hospital-3=200000; hospital-7=50000`
     ([how a large site is let in](operations.md#a-large-site))"""
     max_round_score_loss: Points = 30.0
-    """a training or recovery round that takes the score on the server's test set down by more points is not committed;
-    `0` for no bound. It costs a test a round, whatever `evaluate-every` says"""
+    """a training or recovery round whose score on the server's test set is more points below the best of the last ten
+    committed ones is not committed; `0` for no bound. It costs a test a round, whatever `evaluate-every` says"""
     evaluate_every: NonNegativeInt = 1
     """test the model on the server's test set every so many training rounds; `0` never"""
 

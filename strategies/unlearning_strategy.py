@@ -47,7 +47,8 @@ from unlearning.untrusted import reason_of
 _log = getLogger(__name__)
 
 REFUSED = "answers that were refused"
-"""The finding of a method's state that says why, by client."""
+HELD_BACK = "answers that count fewer examples"
+"""The findings of a method's state that say why, by client."""
 
 
 class UnlearningStrategy(Strategy):
@@ -171,7 +172,8 @@ class UnlearningStrategy(Strategy):
         """
         online = self.fedavg.roster.online(grid)
         targets = self.forget_sets(online)
-        eligible = {client for client in self.fedavg.eligible(grid) if client not in targets}
+        left_out = {*targets, *self.fedavg.plan.suspended}
+        eligible = {client for client in self.fedavg.eligible(grid) if client not in left_out}
         settings = self.fedavg.settings
         everyone = self.method.info.asks_everyone
         problem = Problem(
@@ -245,11 +247,12 @@ class UnlearningStrategy(Strategy):
             self.outcome = RoundOutcome()
             return self._commit(self.state, {})
         assert self._asked is not None, "instructions come first"
-        accepted, reasons = self._asked.check_all(replies, self.fedavg)
-        reasons |= refused or {}
+        checked = self._asked.check_all(replies, self.fedavg)
+        accepted, reasons = dict(checked.accepted), {**checked.refused, **(refused or {})}
         following = self._aggregate(self._asked.problem, self.state, accepted, reasons)
-        if reasons := {**self.state.findings.get(REFUSED, {}), **reasons}:
-            following = replace(following, findings={**following.findings, REFUSED: reasons})
+        for finding, found in ((REFUSED, reasons), (HELD_BACK, checked.held_back)):
+            if named := {**self.state.findings.get(finding, {}), **found}:
+                following = replace(following, findings={**following.findings, finding: named})
         self.state = following
         if not self.state.finished:
             return self.state

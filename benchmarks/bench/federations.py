@@ -43,7 +43,7 @@ CLIENTS = "client.in_process:clients_in_process"
 FACTS = "trained.json"
 """The file of a federation that has finished its training; without it the training is done again."""
 
-_NO_GATE = {"max-score-loss": 0.0, "max-round-score-loss": 0.0}
+_NO_GATE = {"max-score-loss": 0.0, "max-round-score-loss": 0.0, "max-influence-factor": 0.0}
 """What a method does to a model is what is measured here, however bad."""
 
 

@@ -16,7 +16,7 @@ from server.api.access import Caller
 from server.api.errors import AccessDenied
 from server.api.limits import Limits
 from server.api.method_descriptions import describe
-from server.ledger import SITE_PROBLEMS, WAITING, Ledger, NewRequest
+from server.ledger import LEFT_OUT, SITE_PROBLEMS, WAITING, Ledger, NewRequest
 from server.requests.admission import admit, check_admissible
 from server.requests.planning import past_deletions, plan
 from unlearning.deadlines import Amendment
@@ -283,9 +283,10 @@ def _why_no_report(request: DeletionRequest) -> str:
 
 
 def _what_to_know(ledger: Ledger) -> Iterator[str]:
-    """Say whom the run waits for, and what is wrong with the set-up of which site."""
+    """Say whom the run waits for, what is wrong with the set-up of which site, and who is left out of rounds."""
     facts = ledger.facts()
     if waiting := facts.get(WAITING):
         yield str(waiting)
-    for client, problem in sorted(dict(facts.get(SITE_PROBLEMS) or {}).items()):
-        yield f"Client {client}: {problem}"
+    for fact in (SITE_PROBLEMS, LEFT_OUT):
+        for client, problem in sorted(dict(facts.get(fact) or {}).items()):
+            yield f"Client {client}: {problem}"

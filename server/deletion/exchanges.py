@@ -12,6 +12,7 @@ from server.federation.gate import check_unlearned
 from server.federation.roster_records import RoundResult
 from server.federation.state import ActiveDeletion, Before, FederationState, Phase
 from server.federation.step import Move, RoundDone, Step
+from server.federation.suspensions import with_left_out
 from server.state_directory.noise_secret import noise_key
 from strategies.exchange import Exchange
 from strategies.messages import model_record
@@ -62,6 +63,7 @@ def carry_out(context: FederationContext, state: FederationState) -> Iterator[St
     findings, release = account_for(context, deletion, found, number, state.generation_of(deletion.method))
     if release is not None:
         yield Step(state=at_first, notes=(release,))  # counts from now on, whatever becomes of the attempt
+    findings = with_left_out(findings, state.suspensions, number)
     state = _put_on_trial(state, replace(deletion, findings=findings), found)
     state = replace(state, num_examples=dict(clients.fedavg.plan.num_examples))
     state = context.preparations.branch(state, deletion)
@@ -99,11 +101,13 @@ def _put_on_trial(
         num_examples=state.num_examples,
         prepared_since=state.prepared_since,
         generations=state.generations,
+        scores=state.scores,
     )
     return replace(
         state,
         round=state.round + 1,
         parameters=found.parameters,
+        scores=(),
         phase=Phase.RECOVERING,
         deletion=replace(
             deletion,

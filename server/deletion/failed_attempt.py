@@ -78,5 +78,6 @@ def _go_back(state: FederationState) -> FederationState:
             num_examples=before.num_examples,
             prepared_since=before.prepared_since,
             generations=before.generations,
+            scores=before.scores,
         )
     return replace(state, phase=Phase.TRAINING, deletion=None, is_resting=True)

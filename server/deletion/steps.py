@@ -37,6 +37,7 @@ from server.federation.context import FederationContext
 from server.federation.gate import judge, name_of_test_score, refusal
 from server.federation.state import ActiveDeletion, FederationState, Phase
 from server.federation.step import Move, RoundDone, Step
+from server.federation.suspensions import with_left_out
 from server.report import write_report
 from server.report.data import ReportData
 from server.requests.admission import SITE
@@ -123,6 +124,7 @@ def recover(context: FederationContext, state: FederationState) -> Iterator[Step
             deletion,
             recovery_rounds=deletion.recovery_rounds + 1,
             recovery_cost=deletion.recovery_cost.plus(done.exchange, done.memory),
+            findings=with_left_out(deletion.findings, done.state.suspensions, done.state.round),
         )
         state = replace(done.state, deletion=deletion)
         round_done = RoundDone(result=done, kind="recovery", request_ids=deletion.request_ids)

@@ -14,6 +14,7 @@ from server.federation.presence import register_clients
 from server.federation.site_problems import SiteProblems
 from server.federation.site_requests import SiteRequests
 from server.federation.state import FederationState
+from server.federation.suspensions import suspended
 from server.ledger import WAITING, LedgerUnavailable, LedgerWriter
 from strategies.exchange import Exchange, exchange
 from strategies.fedavg import FedAvg
@@ -95,6 +96,7 @@ class Clients:
             counts=state.num_examples,
             answers=self._site_requests.told(),
             problems=self._problems.told or {},
+            suspended=frozenset(suspended(state.suspensions, state.round + 1)),
         )
         self.fedavg.follow(plan)
 

@@ -11,12 +11,13 @@ from flwr.app import Message
 
 from server.federation.checkpoints import CheckpointStore
 from server.federation.clients import Clients
-from server.federation.gate import round_problem
+from server.federation.gate import RoundGate
 from server.federation.observing import ServerTestSet
 from server.federation.preparations import Preparations
 from server.federation.roster_records import RoundRecords, RoundResult
 from server.federation.shadow_federations import ShadowFederations
 from server.federation.state import FederationState
+from server.federation.suspensions import suspend
 from server.ledger import Ledger, LedgerWriter
 from strategies.exchange import Exchange
 from strategies.messages import model_record
@@ -66,22 +67,28 @@ class FederationContext:
     def take_round(self, state: FederationState, done: Exchange) -> RoundResult:
         """Return what comes of the answers to `ask_round`."""
         clients, fedavg, number = self.clients, self.clients.fedavg, state.round + 1
-        outcome = fedavg.aggregate(number, done.messages.values())
-        following, problem = replace(state, round=number, num_examples=dict(fedavg.plan.num_examples)), ""
+        gate = RoundGate(
+            test_set=self.test_set,
+            before=state,
+            classes=state.left_out.classes | fedavg.plan.withheld.classes,
+            max_score_loss=self.settings.max_round_score_loss,
+        )
+        outcome = fedavg.aggregate(number, done.messages.values(), gate)
+        committed = None if outcome.problem else outcome.model
+        following = replace(
+            state, round=number, suspensions=suspend(state.suspensions, outcome.culprit, number)
+        )
         if outcome.model is not None:
-            problem = round_problem(
-                self.test_set, state.parameters, outcome.model, self.settings.max_round_score_loss
-            )
-            if problem:
-                following = replace(state, round=number)
-            else:
-                following = self._keep(replace(following, parameters=outcome.model), state, outcome)
+            following = replace(following, scores=gate.scores_after(committed))
+        if not outcome.problem:
+            following = replace(following, num_examples=dict(fedavg.plan.num_examples))
+        if committed is not None:
+            following = self._keep(replace(following, parameters=committed), state, outcome)
         return RoundResult(
             state=following,
             exchange=done,
             outcome=replace(outcome, models={}, arrays={}),  # they take much memory, and are kept now
             memory=clients.peak_memory(done),
-            problem=problem,
         )
 
     def _keep(

@@ -2,7 +2,8 @@
 
     right after every exchange of a method    it is finite, and its norm has not exploded
     after recovery                            its score on what is retained is not far below the score before
-    after every ordinary round                it is finite, and its score on the server's test set has not collapsed
+    after every ordinary round                it is finite, and its score on the server's test set is not far below the
+                                              best of the last committed rounds
 
 Scores are compared on the server's test examples without the forgotten classes, which lose by design; recovery ends by
 the same scores. A server without test examples asks the clients for the score on what they retain, and compares the
@@ -17,7 +18,7 @@ from statistics import median
 import numpy as np
 
 from server.federation.observing import ModelObservations, ServerTestSet
-from server.federation.state import ActiveDeletion
+from server.federation.state import ActiveDeletion, FederationState
 from unlearning.buffers import check_variances, without_buffers
 from unlearning.errors import ModelRefused, UpdateRefused
 from unlearning.parameters import Vector
@@ -28,6 +29,9 @@ TEST_SET = ""
 
 LARGEST_GROWTH = 100.0
 """So many times the norm before: no method here has more than doubled it, and 1e30 overflows in the next round."""
+
+COMPARED_ROUNDS = 10
+"""With so many committed rounds a round is compared: a slow decline is no more than a fast one may be."""
 
 
 def check_unlearned(task: Task, parameters: Vector, before: Vector) -> None:
@@ -121,22 +125,61 @@ def refusal(request_id: str, verdict: Judgement) -> ModelRefused:
     )
 
 
-def round_problem(test_set: ServerTestSet, before: Vector, after: Vector, max_score_loss: float) -> str:
-    """Say why the model of an ordinary round is not committed; empty if it is."""
-    bad = after.size - int(np.isfinite(after).sum())
-    if bad:
-        return f"{bad:,} of the {after.size:,} values of the averaged model are not finite"
-    if not max_score_loss or test_set.examples is None:
-        return ""
-    score_before = test_set.score(before)
-    score = test_set.score(after)
-    if score_before is None or (score is not None and 100 * (score_before - score) <= max_score_loss):
-        return ""
-    shown = "not a number" if score is None else f"{score:.4f}"
-    return (
-        f"test {test_set.task.score_name} {score_before:.4f} before the round, {shown} after it: max-round-score-loss "
-        f"allows {max_score_loss:g} points"
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundGate:
+    """Judges the model of an ordinary round by the server's test examples; a `strategies.influence.Judge`.
+
+    before: the federation before the round. classes: what the score leaves out, because nobody trains on it any more.
+    """
+
+    test_set: ServerTestSet
+    before: FederationState
+    classes: frozenset[int]
+    max_score_loss: float
+
+    def loss(self, model: Vector) -> float | None:
+        """Return the loss on the test examples; None where there are none."""
+        observed = self.test_set.observe(model)
+        return None if observed is None else observed.mean_loss
+
+    def problem(self, model: Vector) -> str:
+        """Say why a model is not committed; empty if it is."""
+        bad = model.size - int(np.isfinite(model).sum())
+        if bad:
+            return f"{bad:,} of the {model.size:,} values of the averaged model are not finite"
+        if not (scores := self._scores()):
+            return ""
+        best, score = max(scores), self._score(model)
+        if score is not None and 100 * (best - score) <= self.max_score_loss:
+            return ""
+        shown = "not a number" if score is None else f"{score:.4f}"
+        return (
+            f"test {self.test_set.task.score_name} {shown} after the round, {best:.4f} after the best of the last "
+            f"{len(scores)} that were committed: max-round-score-loss allows {self.max_score_loss:g} points"
+        )
+
+    def scores_after(self, committed: Vector | None) -> tuple[float, ...]:
+        """Return the scores that the next round is compared with.
+
+        A round that was not committed takes the oldest away, so that what has become worse for a good reason goes on.
+        """
+        scores = self._scores()
+        if committed is None:
+            return scores[1:] or scores
+        score = self._score(committed) if scores else None
+        return (*scores, *(() if score is None else (score,)))[-COMPARED_ROUNDS:]
+
+    def _scores(self) -> tuple[float, ...]:
+        """Return the scores of the last committed rounds, or that of the model before; none where none is looked at."""
+        if not self.max_score_loss or self.test_set.examples is None:
+            return ()
+        if self.before.scores:
+            return self.before.scores
+        score = self._score(self.before.parameters)
+        return () if score is None else (score,)
+
+    def _score(self, model: Vector) -> float | None:
+        return self.test_set.score(model, without=self.classes)
 
 
 def _paired_medians(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[float, float]:

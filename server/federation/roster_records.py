@@ -8,7 +8,8 @@ from typing import Any
 from server.federation.clients import Clients
 from server.federation.observing import ServerTestSet
 from server.federation.state import FederationState
-from server.ledger import RoundRecord
+from server.federation.suspensions import sentences, suspended
+from server.ledger import LEFT_OUT, RoundRecord
 from server.ledger.silence import REMEDY, sentence, silent_clients
 from strategies.exchange import NO_ANSWER, Exchange
 from strategies.round_plan import RoundOutcome
@@ -21,16 +22,12 @@ _log = getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundResult:
-    """What came of a round: the state after it, exchange and outcome with clients, and the most memory it took.
-
-    problem: why the model of an ordinary round is not committed; empty where it is, or there is none.
-    """
+    """What came of a round: the state after it, exchange and outcome with clients, and the most memory it took."""
 
     state: FederationState
     exchange: Exchange
     outcome: RoundOutcome
     memory: PeakMemory
-    problem: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,6 +48,8 @@ class RoundRecords:
         metrics = self._metrics(done)
         if kind != "unlearning":
             metrics |= self._commitment(done)
+        if left_out := self._left_out(state):
+            metrics["left_out"] = left_out
         every = self.evaluate_every
         if every and (kind != "training" or state.round % every == 0):
             test = self.test_set.observe(state.parameters)
@@ -76,6 +75,16 @@ class RoundRecords:
         )
         if metrics["silent"]:
             self._name_silent()
+
+    def _left_out(self, state: FederationState) -> dict[str, int]:
+        """Return until which round each client is left out of the next ones; the log and the ledger's facts say so."""
+        writer, said = self.clients.writer, sentences(state.suspensions, state.round + 1)
+        known = dict(writer.ledger.facts().get(LEFT_OUT) or {})
+        if said != known:
+            writer.set_facts({LEFT_OUT: said})
+        for client in sorted(set(said) - {name for name in known if known[name] == said.get(name)}):
+            _log.error("Client %s: %s", client, said[client])
+        return {client: one.until for client, one in suspended(state.suspensions, state.round + 1).items()}
 
     def _name_silent(self) -> None:
         """Say which clients count as online and answer no more."""
@@ -107,6 +116,8 @@ class RoundRecords:
                 **outcome.refused,
             },
         }
+        if outcome.held_back:
+            metrics["held_back"] = dict(outcome.held_back)
         if asked_again:
             metrics["asked_again"] = dict(sorted(asked_again.items()))
         accounts = {
@@ -118,7 +129,7 @@ class RoundRecords:
 
     def _commitment(self, done: RoundResult) -> dict[str, Any]:
         """Return what the record says where an ordinary round was not committed."""
-        if not done.problem:
+        if not done.outcome.problem:
             if done.outcome.participants:
                 self.in_a_row = 0
             return {}
@@ -127,6 +138,6 @@ class RoundRecords:
             "Round %d is not committed, %d in a row; the model stays as it was: %s.",
             done.state.round,
             self.in_a_row,
-            done.problem,
+            done.outcome.problem,
         )
-        return {"not_committed": done.problem, "not_committed_in_a_row": self.in_a_row}
+        return {"not_committed": done.outcome.problem, "not_committed_in_a_row": self.in_a_row}

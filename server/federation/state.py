@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from server.federation.earlier_settings import SettingsSince
+from server.federation.suspensions import Suspension
 from strategies.exchange import Exchange
 from unlearning.methods.costs import WorkDone
 from unlearning.methods.method import UnlearningState
@@ -63,6 +64,7 @@ class Before:
     num_examples: Mapping[str, int]
     prepared_since: Mapping[str, int]
     generations: Mapping[str, str]
+    scores: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +126,8 @@ class FederationState:
     generations: by method, what of its store counts (`server.federation.preparations`); not named: the first one.
     settings: what the rounds were trained with, from the first on (`server.federation.earlier_settings`).
     is_resting: an unlearning attempt has just failed; a training round comes before the next one.
+    scores: those of the last committed rounds on the server's test set, with which the next one's is compared.
+    suspensions: clients that are, or were a short while ago, left out of rounds.
 
     round: counts every exchange that moves the model (training, unlearning, recovery); it decides the
         learning rate and all seeds, so that a round repeated after a crash is the same round.
@@ -142,6 +146,8 @@ class FederationState:
     generations: Mapping[str, str] = field(default_factory=dict)
     settings: tuple[SettingsSince, ...] = ()
     event_sequence: int = 0
+    scores: tuple[float, ...] = ()
+    suspensions: Mapping[str, Suspension] = field(default_factory=dict)
 
     def active_deletion(self) -> ActiveDeletion:
         """Return the deletion that is under way; only its steps ask."""

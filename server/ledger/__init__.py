@@ -12,6 +12,7 @@ project.
 
 from server.ledger.database import LedgerUnavailable
 from server.ledger.records import (
+    LEFT_OUT,
     SITE_PROBLEMS,
     UNBOUNDED,
     WAITING,
@@ -28,6 +29,7 @@ from server.ledger.store import Ledger
 from server.ledger.writer import LedgerWriter
 
 __all__ = [
+    "LEFT_OUT",
     "SITE_PROBLEMS",
     "UNBOUNDED",
     "WAITING",

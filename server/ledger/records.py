@@ -33,6 +33,8 @@ WAITING = "waiting"
 """The fact that says in a sentence whom the run waits for; empty where it does not."""
 SITE_PROBLEMS = "site-problems"
 """The fact that says by client what is wrong with the set-up of its site."""
+LEFT_OUT = "left-out"
+"""The fact that says by client until when, and why, it is left out of rounds."""
 DAY = timedelta(days=1)
 
 

@@ -9,8 +9,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from server.api.client import DeletionClient
 from server.api.limits import Limits
 from server.api.server import RunningServer, serve
-from server.ledger import Event, Ledger, RoundRecord
-from tests.deletion_service import FORGETTING, LiveLoop, submit
+from server.ledger import LEFT_OUT, Event, Ledger, RoundRecord
+from tests.deletion_service import FORGETTING, NOW, LiveLoop, submit
 from unlearning.errors import AlreadyForgotten
 from unlearning.methods.registry import METHODS
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
@@ -37,6 +37,13 @@ def test_the_roster_says_what_was_forgotten(client: DeletionClient, loop: LiveLo
     clients, _ = client.clients_and_waiting()
     told = [(item.client.client_id, item.forgotten, item.num_forgotten_samples) for item in clients]
     assert told == [("3", True, 0), ("4", False, 2)]
+
+
+def test_the_roster_says_who_is_left_out_of_rounds(client: DeletionClient, ledger: Ledger) -> None:
+    """With what the live loop says of it; `clients` and `watch` show that."""
+    token = ledger.acquire_fence("test", now=NOW)
+    ledger.set_facts({LEFT_OUT: {"4": "It is left out of rounds until round 9."}}, token=token, now=NOW)
+    assert client.clients_and_waiting()[1] == "Client 4: It is left out of rounds until round 9."
 
 
 def test_what_has_happened_since_is_listed(client: DeletionClient, ledger: Ledger, loop: LiveLoop) -> None:

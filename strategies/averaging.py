@@ -1,0 +1,119 @@
+"""How the answers of a round become one model: the mean, with bounds on what one client may do to it."""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from strategies.influence import FEWEST, LOSS_SLACK, MOST_TRIED, Excess, Judge, agrees, excess, influences
+from strategies.round_plan import RoundOutcome, RoundRules
+from unlearning.methods.method import Reply
+from unlearning.parameters import Vector
+
+Models = Mapping[str, tuple[int, Vector]]
+"""The weight and the local model of each client."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Averaging:
+    """How a round is averaged.
+
+    before: the global model (d,). factor: the setting `max-influence-factor`.
+    allowed: clients whose counts an operator allows. judge: what the server says of models, if it says anything.
+    """
+
+    before: Vector
+    rules: RoundRules
+    factor: float
+    allowed: Collection[str]
+    judge: Judge | None = None
+
+    def outcome(self, entering: Mapping[str, Reply], changes: Mapping[str, Vector]) -> RoundOutcome:
+        """Average answers that are sound each by itself; `changes` are what they change of the model.
+
+        Where the server would not commit their model, the one client is left out without which it would.
+        """
+        if not entering:
+            return RoundOutcome()
+        models: Models = {client: (reply.num_examples, reply.vector) for client, reply in entering.items()}
+        model = self.rules.combine(self.before, models)
+        held_back: dict[str, str] = {}
+        refused: dict[str, str] = {}
+        culprit = ""
+        if self.rules.averages and (over := excess(influences(_counts(models), changes), self.factor)):
+            reason = self._why_held_back(over, models, changes, model)
+            if reason:
+                models = _reduced(models, over)
+                model = self.rules.combine(self.before, models)
+                (held_back if over.client in models else refused)[over.client] = reason
+        problem = self._problem(model)
+        if problem and (found := self._without_one(models, changes)):
+            culprit, model = found
+            refused[culprit] = f"The round is committed without it, not with it: {problem}."
+            models, problem = _without(models, culprit), ""
+        participants = {client: count for client, (count, _) in sorted(models.items())}
+        losses = [
+            count * entering[client].metrics.get("loss", math.nan) for client, (count, _) in models.items()
+        ]
+        keeps = self.rules.keeps_models
+        return RoundOutcome(
+            model=model,
+            participants=participants,
+            refused=refused,
+            held_back=held_back,
+            loss=sum(losses) / sum(participants.values()),
+            models=models if keeps else {},
+            arrays={client: entering[client].arrays for client in models} if keeps else {},
+            problem=problem,
+            culprit=culprit,
+        )
+
+    def _why_held_back(
+        self, over: Excess, models: Models, changes: Mapping[str, Vector], model: Vector
+    ) -> str:
+        """Say why a client with too much influence does not count in full; empty where it does."""
+        why = ""
+        # The model of all is measured last, for the test set remembers that one.
+        others = (
+            None if self.judge is None else self.rules.combine(self.before, _without(models, over.client))
+        )
+        without = None if self.judge is None or others is None else self.judge.loss(others)
+        loss = None if self.judge is None or without is None else self.judge.loss(model)
+        if without is not None and loss is not None and math.isfinite(without):
+            if not loss <= without + LOSS_SLACK * abs(without):
+                why = f"the test loss is {loss:.4g} with it and {without:.4g} without it"
+        elif over.client not in self.allowed and not agrees(over.client, _counts(models), changes):
+            why = "its change does not point where those of the others point"
+        return why and (
+            f"Its influence is {over.influence / over.bound:.3g} times the bound of max-influence-factor, and {why}."
+        )
+
+    def _without_one(self, models: Models, changes: Mapping[str, Vector]) -> tuple[str, Vector] | None:
+        """Return the client without which the model may be committed, of several the best, and that model."""
+        if len(models) < FEWEST:
+            return None
+        found = influences(_counts(models), {client: changes[client] for client in models})
+        passing: list[tuple[float, str, Vector]] = []
+        for client in sorted(found, key=lambda name: (-found[name], name))[:MOST_TRIED]:
+            model = self.rules.combine(self.before, _without(models, client))
+            if not self._problem(model):
+                loss = None if self.judge is None else self.judge.loss(model)
+                passing.append((math.inf if loss is None else loss, client, model))
+        return min(passing, key=lambda one: one[:2])[1:] if passing else None
+
+    def _problem(self, model: Vector) -> str:
+        return "" if self.judge is None else self.judge.problem(model)
+
+
+def _counts(models: Models) -> dict[str, int]:
+    return {client: count for client, (count, _) in models.items()}
+
+
+def _without(models: Models, client: str) -> Models:
+    return {other: one for other, one in models.items() if other != client}
+
+
+def _reduced(models: Models, over: Excess) -> Models:
+    """Return the models with a weight for the client that is over its bound that brings it there; without it at 0."""
+    count, vector = models[over.client]
+    kept = int(count * over.bound / over.influence)
+    return {**models, over.client: (kept, vector)} if kept else _without(models, over.client)

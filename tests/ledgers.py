@@ -21,6 +21,7 @@ from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
+MIGRATE = Database.migrate
 CLIENT_3 = Target(Granularity.CLIENT, "3")
 CLIENT_4 = Target(Granularity.CLIENT, "4")
 WAY = [Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING, Status.COMPLETED]
@@ -70,7 +71,7 @@ def postgresql_template(postgresql_server: str) -> Iterator[str]:
 @pytest.fixture(autouse=True, scope="session")
 def new_sqlite_ledgers_are_copies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Wherever the code under test opens one for the first time; and each compiles no statement that one before has."""
-    migrate, create_engine = Database.migrate, sa.create_engine
+    create_engine = sa.create_engine
     template = tmp_path_factory.mktemp("template") / "ledger.db"
     made = Database(f"sqlite:///{template}")
     made.migrate()
@@ -81,7 +82,7 @@ def new_sqlite_ledgers_are_copies(tmp_path_factory: pytest.TempPathFactory) -> I
         url = sa.make_url(self.name)
         if url.get_backend_name() == "sqlite":
             copy_if_new(template, Path(url.database or ""))
-        migrate(self)
+        MIGRATE(self)
 
     def create_a_sharing_engine(url: sa.URL, **given: Any) -> sa.Engine:
         engine = create_engine(url, **given)

@@ -11,7 +11,7 @@ renamed keeps the old name as an alias, or VERSION rises and the old version is 
 import io
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import reduce
 from operator import getitem
 from typing import Any, TypeVar
@@ -47,10 +47,8 @@ def pack(value: Any) -> bytes:
     return pack_arrays({_JSON: np.frombuffer(text, dtype=np.uint8), **arrays})
 
 
-def unpack(kind: type[_Kind], content: bytes, older: Callable[[Arrays], Any]) -> _Kind:
+def unpack(kind: type[_Kind], content: bytes) -> _Kind:
     """Return the `kind` in a file's content.
-
-    older: the plain value in a file from before this form, from all that is in it.
 
     Raises:
         CheckpointError: it is damaged, or of a version that is not known here.
@@ -58,8 +56,6 @@ def unpack(kind: type[_Kind], content: bytes, older: Callable[[Arrays], Any]) ->
     """
     arrays = unpack_arrays(content)
     try:
-        if _JSON not in arrays:
-            return restore(kind, older(arrays))
         found = json.loads(arrays[_JSON].tobytes())
         check_version(found["version"])
         for name, way in found["arrays"].items():
@@ -69,18 +65,18 @@ def unpack(kind: type[_Kind], content: bytes, older: Callable[[Arrays], Any]) ->
         raise CheckpointError(f"It is damaged, or no {kind.__name__}: {exc}.") from exc
 
 
-def check_version(version: object, known: int = VERSION) -> None:
-    """Refuse a file of another version than the `known` one.
+def check_version(version: object) -> None:
+    """Refuse a file of another version than this program writes.
 
     Raises:
         CheckpointError, VersionMismatch: says which, and what to do. The file of a newer program is not damaged, so
             nobody may pass it over, put it aside or go on from an older one.
     """
-    if version != known:
-        is_newer = isinstance(version, int) and version > known
+    if version != VERSION:
+        is_newer = isinstance(version, int) and version > VERSION
         raise (VersionMismatch if is_newer else CheckpointError)(
-            f"It is of version {version}, this program reads version {known}. Use the flower-unlearning that wrote it, "
-            "or a newer one."
+            f"It is of version {version}, this program reads version {VERSION}. Use the flower-unlearning that wrote "
+            "it, or a newer one."
         )
 
 

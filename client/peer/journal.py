@@ -14,10 +14,10 @@ import json
 from dataclasses import dataclass, field
 from logging import getLogger
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Protocol
 
 from client.peer.items import Item
-from unlearning.archive import Arrays, pack, unpack
+from unlearning.archive import pack, unpack
 from unlearning.durable_files import make_private, sync_directory, write_atomically
 from unlearning.errors import CheckpointError, VersionMismatch
 from unlearning.parameters import Vector
@@ -117,7 +117,7 @@ class DirectoryJournal:
         found = []
         for path in sorted((self._directory / "items").glob("*.npz")):
             try:
-                item, number = unpack(Item, path.read_bytes(), _before_archives), int(path.stem)
+                item, number = unpack(Item, path.read_bytes()), int(path.stem)
             except VersionMismatch as exc:
                 raise VersionMismatch(f"{path} cannot be read. {exc}") from exc
             except Exception as exc:  # noqa: BLE001 - anything may be wrong with a file
@@ -183,14 +183,10 @@ class DirectoryJournal:
         if not path.exists():
             return None
         try:
-            return unpack(PeerModel, path.read_bytes(), _before_archives)
+            return unpack(PeerModel, path.read_bytes())
         except (OSError, CheckpointError) as exc:
             raise CheckpointError(f"{path} cannot be read ({exc}). Restore the state directory.") from exc
 
     def put_model(self, model: PeerModel) -> None:
         """Keep the model."""
         write_atomically(self._directory / "model.npz", pack(model))
-
-
-def _before_archives(arrays: Arrays) -> dict[str, Any]:
-    return {**json.loads(arrays["json"].tobytes()), "vector": arrays.get("vector")}

@@ -6,19 +6,15 @@ content is not what its name says is passed over with a warning.
 """
 
 import hashlib
-import json
 import re
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
-from typing import Any
 
 from server.federation.state import FederationState
-from unlearning.archive import Arrays, check_version, pack, unpack
+from unlearning.archive import pack, unpack
 from unlearning.durable_files import make_private, sync_directory, write_atomically
-from unlearning.errors import CheckpointError, DataError, VersionMismatch
-from unlearning.verification.observations import Outputs
-from unlearning.verification.shadow_models import ShadowFits
+from unlearning.errors import CheckpointError, VersionMismatch
 
 _log = getLogger(__name__)
 _NAME = re.compile(r"(\d{10})-(\d{6})-([0-9a-f]{16})\.npz")
@@ -105,43 +101,7 @@ def decode(content: bytes) -> FederationState:
     """Return the state in a checkpoint's bytes, which `pack` has made of it.
 
     Raises:
-        CheckpointError: the bytes are no checkpoint of a version that is known here.
+        CheckpointError: the bytes are no checkpoint.
         VersionMismatch: a newer version of this program wrote them.
     """
-    return unpack(FederationState, content, _version_1)
-
-
-def _version_1(arrays: Arrays) -> dict[str, Any]:
-    """Return what a checkpoint of before archives holds: all but arrays in `meta`, these by names of their own."""
-    meta: dict[str, Any] = json.loads(arrays["meta"].tobytes())
-    check_version(meta.pop("version"), 1)
-    meta["parameters"] = arrays["parameters"]
-    batch = meta["deletion"] = meta.pop("batch")
-    if batch is None:
-        return meta
-    if batch["method_state"] is not None:
-        own = {"parameters": arrays["method.parameters"], "arrays": _below("method.arrays.", arrays)}
-        batch["method_state"] |= own
-    if batch.get("before") is not None:  # a still earlier version knows of no model to go back to
-        batch["before"]["parameters"] = arrays["model_before"]
-    posteriors = _below("before.posteriors.", arrays)
-    batch["outputs_before"] = {
-        name: Outputs(handles, posteriors[name])
-        for name, handles in _below("before.handles.", arrays).items()
-    }
-    if batch.get("shadow_fits") is not None:
-        try:
-            fits = {
-                name: ShadowFits.from_arrays(_below(f"shadow.{name}.", arrays))
-                for name in batch["shadow_fits"]
-            }
-            batch["shadow_fits"] = fits
-        except (
-            DataError
-        ) as exc:  # fits of an earlier version: the deletion goes on without LiRA, its report says why
-            batch |= {"shadow_fits": None, "shadow_notes": {**batch.get("shadow_notes", {}), "": str(exc)}}
-    return meta
-
-
-def _below(prefix: str, arrays: Arrays) -> Arrays:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    return unpack(FederationState, content)

@@ -6,15 +6,13 @@ They were trained on data that may be asked to be forgotten, so they count only 
 forgotten since they began; `server.federation.shadow_federations` erases them with a deletion and they begin anew.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from logging import getLogger
 from pathlib import Path
-from typing import Any
 
 from server.federation.state import PhaseCost
-from unlearning.archive import Arrays, pack, unpack
+from unlearning.archive import pack, unpack
 from unlearning.durable_files import sync_directory, write_atomically
 from unlearning.errors import CheckpointError
 from unlearning.parameters import Vector
@@ -69,7 +67,7 @@ class ShadowStore:
         """Return the stored state; None where there is none, or it is damaged, for it can be trained anew."""
         for path in sorted(self._files(), reverse=True):
             try:
-                return unpack(ShadowState, path.read_bytes(), _before_archives)
+                return unpack(ShadowState, path.read_bytes())
             except CheckpointError as exc:
                 _log.warning("The shadow models in %s cannot be read and are trained anew: %s", path, exc)
         return None
@@ -85,7 +83,3 @@ class ShadowStore:
 
     def _files(self) -> list[Path]:
         return list(self._directory.glob("[0-9]*.npz"))
-
-
-def _before_archives(arrays: Arrays) -> dict[str, Any]:
-    return {"models": tuple(arrays["models"]), **json.loads(arrays["meta"].tobytes())}

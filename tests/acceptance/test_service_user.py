@@ -25,7 +25,7 @@ from server.processes.flower_control import FlowerControl
 from server.state_directory.ledger_address import ledger_url
 from server.state_directory.subject_key import subject_keys
 from strategies.installation import DEPLOY, run_script
-from tests.ledgers import NOW, submit
+from tests.ledgers import MIGRATE, NOW, submit
 from unlearning.durable_files import open_private, write_atomically, write_program
 from unlearning.requests import Granularity, Target
 
@@ -68,7 +68,7 @@ def can_use(directory: Path) -> None:
 def federation_in(state: Path) -> None:
     """A ledger with a request, its keys, a checkpoint."""
     keys = subject_keys(state)
-    Database(ledger_url(state)).migrate("heads")  # "head" is a copy that the tests make
+    MIGRATE(Database(ledger_url(state)))  # the tests' own would copy a file
     with closing(Ledger.open(ledger_url(state), keys)) as ledger:
         submit(ledger, Target(Granularity.CLASS, class_label=1), key="1", now=NOW)
     write_atomically(CheckpointStore(state / "checkpoints")._directory / "x.txt", b"x")

@@ -94,7 +94,7 @@ def _survives_a_restart(deletion: Deletion) -> str:
 
 def _through_a_checkpoint(state: UnlearningState) -> UnlearningState:
     json.dumps(to_plain(state), allow_nan=False)
-    return unpack(UnlearningState, pack(state), older=dict)
+    return unpack(UnlearningState, pack(state))
 
 
 @rule(

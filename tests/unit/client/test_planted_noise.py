@@ -105,6 +105,7 @@ def test_an_owner_sees_the_federation_forget_its_noise(tmp_path, federation):
     one = federation(
         model="mlp", num_clients=3, partition="iid", rounds=4, local_epochs=25, batch_size=16, learning_rate=0.1,
         momentum=0.9, max_examples=300, recovery_max_rounds=0,
+        max_influence_factor=0.0,  # among three, planted noise is a pull that is held back
     )  # fmt: skip
     clean = load_site(one.settings.task(), 1).train
     state_dir = one.directory / "clients" / "1"

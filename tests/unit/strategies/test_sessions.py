@@ -693,7 +693,12 @@ def silent_client(federation: Federation, channel: grpc.Channel, *, connection: 
     """A stream of client 0, with its right token, that reads and answers nothing of what it is sent."""
     [*_, asked] = [one for one in federation.flower.sent if one.metadata.message_type == SESSION]
     invitation = Invitation.from_json(told_values(asked.content)[INVITATION])
-    hello = pb.Hello(session_id=invitation.session_id, token=invitation.token, connection=connection)
+    hello = pb.Hello(
+        session_id=invitation.session_id,
+        token=invitation.token,
+        connection=connection,
+        protocol_version=PROTOCOL_VERSION,
+    )
     call = attend(channel, pb.Frame(hello=hello))
     lines = federation.grid._lines
     with lines.changed:

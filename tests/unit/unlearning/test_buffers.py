@@ -270,8 +270,7 @@ def test_in_an_exchange_statistics_far_over_the_others_are_refused():
     )
     replies = {name: Reply(vector=START + 0.1 - START, num_examples=1) for name in "rst"}
     replies["t"].vector[BUFFERS] = 1e6
-    _, reasons = asked.check_all(replies, FedAvg(TASK))
-    assert list(reasons) == ["t"]
+    assert list(asked.check_all(replies, FedAvg(TASK)).refused) == ["t"]
 
 
 @pytest.mark.parametrize(("client", "refused"), [("r", True), ("u", False)])
@@ -288,9 +287,9 @@ def test_in_an_exchange_only_buffers_that_the_method_may_use_are_checked(client:
     )
     replies = {name: Reply(vector=np.zeros_like(START), num_examples=1) for name in "ru"}
     replies[client] = replace(replies[client], vector=negative(START) - START)
-    accepted, reasons = asked.check_all(replies, FedAvg(TASK))
-    assert list(reasons) == ([client] if refused else [])
-    assert all(not reply.vector[BUFFERS].any() for reply in accepted.values())
+    checked = asked.check_all(replies, FedAvg(TASK))
+    assert list(checked.refused) == ([client] if refused else [])
+    assert all(not reply.vector[BUFFERS].any() for reply in checked.accepted.values())
 
 
 def test_a_second_update_is_where_a_partial_targets_buffers_come_from():

@@ -105,7 +105,7 @@ def test_what_commands_of_root_make_is_the_services(place):
     flwr.write_text('#!/bin/sh\n: > "$FLWR_HOME/source"; echo \'"success": true\'\n')
     flwr.chmod(0o700)
     environment = {"FLWR_HOME": str(place / "home"), "PATH": f"{flwr.parent}:{os.environ['PATH']}"}
-    (key := place / "key.pub").write_text("a key\n")
+    (key := flwr.with_name("key.pub")).write_text("a key\n")
     subprocess.run(["sh", DEPLOY / "register_client.sh", key, "1"], env=environment, check=True)
     shutil.rmtree(flwr.parent)
     write_program(place / "worker" / "bin" / "program", "#!/bin/sh\n")

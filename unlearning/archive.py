@@ -70,7 +70,7 @@ def check_version(version: object) -> None:
 
     Raises:
         CheckpointError, VersionMismatch: says which, and what to do. The file of a newer program is not damaged, so
-            nobody may pass it over, put it aside or go on from an older one.
+            no caller may pass it over, put it aside or go on from an older one.
     """
     if version != VERSION:
         is_newer = isinstance(version, int) and version > VERSION

@@ -175,9 +175,8 @@ def verify(context: FederationContext, state: FederationState) -> Iterator[Step]
     for request_id in deletion.request_ids:
         # Before a crash: the ledger names the certificate that was written then.
         if context.ledger.get(request_id).status is not Status.COMPLETED:
-            yield Step(
-                state=state
-            )  # checks the fence: an older process must not write over what is certified
+            # This one only checks the fence: an older process must not write over what is certified.
+            yield Step(state=state)
             yield Step(
                 state=state, moves=(_complete(context, deletion, report_of(context, state, request_id)),)
             )

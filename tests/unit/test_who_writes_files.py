@@ -22,7 +22,6 @@ ELSEWHERE = {
     "server/cli/new.py": "an app's source, in its author's directory",
     "server/cli/audit.py": "where the caller says, which may be a device or a pipe",
     "server/cli/certificates.py": "where the caller says, which may be a device or a pipe",
-    "server/cli/bench.py": "results, in a directory of who asks for them",
 }
 
 
@@ -43,6 +42,6 @@ def test_files_are_made_in_one_way(package):
     found = []
     for path in sorted((ROOT / package).rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
-        if name not in ELSEWHERE and not name.startswith(("server/bench/", "server/demo")):
+        if name not in ELSEWHERE:
             found += own_writers(path)
     assert found == []

@@ -33,8 +33,8 @@ from strategies.messages import (
     with_values,
 )
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, UpdateRefused, VersionMismatch
+from unlearning.json_codec import from_plain, to_plain
 from unlearning.peak_memory import MemoryWatch
-from unlearning.plain import from_plain, to_plain
 from unlearning.protocol import PROTOCOL, check_protocol
 from unlearning.requests import Forget
 from unlearning.tasks.own_code import name_of

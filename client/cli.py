@@ -12,12 +12,12 @@ from client.commands import run_command
 from client.memory import DirectoryMemory
 from client.noise_commands import StateDir
 from client.noise_commands import app as noise_app
-from client.worker.places import WorkerPlaces, default_directory
+from client.worker.paths import WorkerPaths, default_directory
 from strategies.installation import CONFIG_DIR, STATE_ROOT, UNITS_DIR, Host
 from unlearning.deadlines import Particulars
 from unlearning.errors import InvalidRequest
+from unlearning.json_codec import to_plain
 from unlearning.methods import DEFAULT_METHOD
-from unlearning.plain import to_plain
 from unlearning.requests import Granularity, Target, parse_sample_ids
 
 app = typer.Typer(
@@ -170,7 +170,7 @@ def node(
         raise typer.BadParameter(
             "it takes the warm worker; leave --no-worker out.", param_hint="--short-waits"
         )
-    places = None if no_worker else WorkerPlaces(worker_dir)
+    places = None if no_worker else WorkerPaths(worker_dir)
     raise typer.Exit(run_node(context.args, places, short_waits=short_waits))
 
 
@@ -181,7 +181,7 @@ app.add_typer(worker_app, name="worker")
 @worker_app.callback(invoke_without_command=True)
 def worker(context: typer.Context, worker_dir: WorkerDir = _WORKER_DIR) -> None:
     """Run a worker until SIGTERM; `node` does this by itself."""
-    context.obj = WorkerPlaces(worker_dir)
+    context.obj = WorkerPaths(worker_dir)
     if context.invoked_subcommand is None:
         from client.worker.server import serve
 
@@ -193,7 +193,7 @@ def worker_status(context: typer.Context) -> None:
     """Say how many messages were forked, how many started cold, and why; ends with 1 where no worker answers."""
     from client.worker.server import ask_status
 
-    places: WorkerPlaces = context.obj
+    places: WorkerPaths = context.obj
     for reason, count in places.cold_starts().items():
         typer.echo(f"{count} message(s) started cold: {reason}")
     try:

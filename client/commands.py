@@ -7,7 +7,7 @@ import typer
 from unlearning.command_output import outlive_readers
 from unlearning.durable_files import keep_private
 from unlearning.errors import FlowerUnlearningError
-from unlearning.garbage import end_without_collecting
+from unlearning.gc_tuning import end_without_collecting
 
 
 def run_command(app: typer.Typer) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 
 from unlearning.errors import CheckpointError
-from unlearning.plain import from_plain, to_plain
+from unlearning.json_codec import from_plain, to_plain
 from unlearning.pseudonyms import merge_keyed
 from unlearning.requests import NOTHING, Forget
 from unlearning.stores import Arrays, Store

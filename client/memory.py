@@ -31,7 +31,7 @@ from strategies.site_requests import SITE_REQUEST_BYTES, SITE_REQUESTS
 from unlearning.deadlines import NOTHING_GIVEN, Particulars
 from unlearning.durable_files import close_state, write_atomically
 from unlearning.errors import CheckpointError, InvalidRequest
-from unlearning.plain import from_plain, to_plain
+from unlearning.json_codec import from_plain, to_plain
 from unlearning.protocol import VERSION_FILE, claim_directory
 from unlearning.pseudonyms import merge_keyed
 from unlearning.requests import NOTHING, Forget, Target

@@ -22,8 +22,8 @@ from client.memory import PLANTED, SCORES, state_dir_of
 from unlearning.archive import pack_arrays
 from unlearning.durable_files import write_anew, write_atomically
 from unlearning.errors import DataError
+from unlearning.json_codec import from_plain, to_plain
 from unlearning.parameters import Vector, content_hash
-from unlearning.plain import from_plain, to_plain
 from unlearning.tasks.arrays import read_archive
 from unlearning.tasks.npz import KEYS, LAYOUT, TRAIN
 from unlearning.tasks.task import Examples, Task, numbered

@@ -17,7 +17,7 @@ from client.memory import memory_of
 from client.shadows import handle_fit_shadows, handle_train_shadows
 from client.sites import SiteCache, Sites
 from strategies.messages import MEASURE, NOTICE, TRAIN, UNLEARN, arrays_content, failure_values, told_values
-from strategies.sessions.client_half import run_client_session
+from strategies.sessions.client_session import run_client_session
 from strategies.sessions.endpoint import Tls
 from strategies.sessions.payloads import INVITATION, Invitation
 from strategies.shadows import FIT_SHADOWS, TRAIN_SHADOWS

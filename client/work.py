@@ -11,7 +11,7 @@ from client.sites import LoadedSite, Sites
 from strategies.joint_exchange import MEASURE_TOO
 from strategies.messages import FROZEN_PART, round_of
 from strategies.run_config import RunSettings, local_seed
-from unlearning.plain import from_plain
+from unlearning.json_codec import from_plain
 from unlearning.pseudonyms import reveal
 from unlearning.requests import Forget
 from unlearning.tasks.task import Examples, Task, forgotten_mask

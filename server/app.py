@@ -20,7 +20,7 @@ import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from unlearning.garbage import end_without_collecting, nothing_collected
+from unlearning.gc_tuning import end_without_collecting, nothing_collected
 
 with nothing_collected():  # PyTorch, SciPy and scikit-learn come with it
     from server.live_loop import LiveLoop
@@ -34,7 +34,7 @@ from server.federation.earlier_settings import SettingsSince, going_on
 from server.federation.observing import ServerTestSet
 from server.federation.outages import run_through_outages
 from server.federation.preparations import Preparations
-from server.federation.roster_records import RoundRecords
+from server.federation.round_log import RoundLog
 from server.federation.scripted_requests import parse_requests
 from server.federation.shadow_federations import ShadowFederations
 from server.federation.shadow_store import ShadowStore
@@ -217,7 +217,7 @@ def open_federation(grid: Grid, run: AppRun, *, run_id: int) -> Iterator[Federat
             shadows=ShadowFederations(
                 settings=settings, task=task, clients=clients, test_set=test_set, store=ShadowStore(state_dir)
             ),
-            records=RoundRecords(clients=clients, test_set=test_set, evaluate_every=settings.evaluate_every),
+            records=RoundLog(clients=clients, test_set=test_set, evaluate_every=settings.evaluate_every),
         )
     finally:
         if sessions is not None:

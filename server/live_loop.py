@@ -27,15 +27,15 @@ from server.deletion import queue, steps
 from server.deletion.failed_attempt import finish_giving_up
 from server.deletion.privacy_account import announce_account
 from server.federation.context import FederationContext
-from server.federation.roster_records import RoundResult
+from server.federation.round_log import RoundResult
 from server.federation.scripted_requests import ScriptedRequest
 from server.federation.state import FederationState, Phase
 from server.federation.step import Move, RoundDone, Step
 from server.requests.admission import FEDERATION, admit
 from unlearning.errors import IllegalMove, RequestError, TrainingFailed
+from unlearning.json_codec import to_plain
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.peak_memory import MemoryWatch
-from unlearning.plain import to_plain
 from unlearning.requests import DeletionRequest, Status
 
 _log = getLogger(__name__)

@@ -17,7 +17,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from strategies.asked_round import AskedRound
 from strategies.averaging import Averaging
 from strategies.exchange import read_each
 from strategies.influence import Judge
@@ -36,6 +35,7 @@ from strategies.messages import (
     vector_of,
 )
 from strategies.observations import mean_figures
+from strategies.pending_round import PendingRound
 from strategies.prepared_rounds import KeptInMemory
 from strategies.roster import Member, Roster
 from strategies.round_plan import RoundOutcome, RoundPlan
@@ -44,9 +44,9 @@ from strategies.task_source import MakeTask, TaskSource
 from strategies.update_checks import STATISTICS, over_the_median
 from strategies.waiting import wait_for
 from unlearning.buffers import deviations, without_buffers
+from unlearning.json_codec import to_plain
 from unlearning.methods.method import Reply
 from unlearning.methods.preparation import FederatedRound
-from unlearning.plain import to_plain
 from unlearning.requests import NOTHING, Exclusions, Forget
 from unlearning.tasks.task import Task
 from unlearning.training import frozen_part, initial_parameters
@@ -82,7 +82,7 @@ class FedAvg(Strategy):
         self.plan = plan or RoundPlan(rules=KeptInMemory(prepared=settings.preparations()))
         self.rounds_trained = 0
         self._count_limits = settings.count_limits()
-        self._asked: AskedRound | None = None
+        self._asked: PendingRound | None = None
         self._was_complete = False
 
     @classmethod
@@ -189,7 +189,7 @@ class FedAvg(Strategy):
         self, server_round: int, arrays: ArrayRecord, grid: Grid, among: Iterable[str] | None = None
     ) -> dict[str, Message]:
         """Return the round's messages by client id, to the sample or to the clients `among` that are online."""
-        asked = AskedRound(
+        asked = PendingRound(
             task=self.task,
             model=vector_of(arrays),
             sent=beside_the_model(arrays),

@@ -25,9 +25,9 @@ from flwr.common.constant import SType
 from numpy.typing import NDArray
 
 from unlearning.errors import DataError, FlowerUnlearningError, UpdateRefused
+from unlearning.json_codec import from_plain, to_plain
 from unlearning.methods.method import Instruction, Reply
 from unlearning.parameters import Vector
-from unlearning.plain import from_plain, to_plain
 from unlearning.protocol import stamped
 from unlearning.requests import NOTHING, Forget
 from unlearning.stores import Arrays

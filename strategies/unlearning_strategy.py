@@ -14,7 +14,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from strategies.asked_exchange import AskedExchange
 from strategies.exchange import read_each
 from strategies.fedavg import FedAvg
 from strategies.messages import (
@@ -25,6 +24,7 @@ from strategies.messages import (
     reply_of,
     vector_of,
 )
+from strategies.pending_exchange import PendingExchange
 from strategies.prepared_rounds import KeptInMemory
 from strategies.round_plan import RoundOutcome
 from unlearning.errors import FlowerUnlearningError, MethodFailed, UpdateRefused
@@ -85,7 +85,7 @@ class UnlearningStrategy(Strategy):
         self._schedule = schedule or fedavg.settings.training
         self._kept = kept or (rules.kept_for(method.info.name) if isinstance(rules, KeptInMemory) else None)
         self._noise_key = noise_key
-        self._asked: AskedExchange | None = None
+        self._asked: PendingExchange | None = None
 
     @classmethod
     def by_name(
@@ -192,7 +192,7 @@ class UnlearningStrategy(Strategy):
         )
         if self.state is None:
             self.state = self.method.begin(problem, vector_of(arrays))
-        self._asked = AskedExchange(problem=problem, info=self.method.info, model=self.state.parameters)
+        self._asked = PendingExchange(problem=problem, info=self.method.info, model=self.state.parameters)
         if self.state.finished:
             return {}
         instructions = self.method.configure(problem, self.state)

@@ -13,8 +13,8 @@ from server.api import deletion_pb2 as pb
 from server.api.client import DeletionClient
 from server.ledger import ClientRecord, Ledger, RoundRecord
 from server.requests.admission import FEDERATION
+from unlearning.json_codec import to_plain
 from unlearning.methods.eligibility import FederationProfile
-from unlearning.plain import to_plain
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
 SERVICE = pb.DESCRIPTOR.services_by_name["DeletionService"]

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from client.peer.gossip import GossipMessage, Kind, Payload
 from client.peer.grpc_transport import Handling, PeerServer, Reception
 from client.peer.in_process import InProcessNetwork
-from client.peer.items import Item, Kind, Payload
 from client.peer.journal import Journal, MemoryJournal
 from client.peer.learner import CorrectionAnswer, CorrectionOrder, SiteLearner
 from client.peer.node import Peer
@@ -73,21 +73,21 @@ def counting_peer(
     return Peer(name, graph, CountingLearner(name), journal, rules or PeerRules(), np.zeros(3), place)
 
 
-def member_item(origin: str, *neighbours: str, num_examples: int = 10) -> Item:
+def member_item(origin: str, *neighbours: str, num_examples: int = 10) -> GossipMessage:
     """What a peer says of itself."""
     values = {"address": "", "neighbours": list(neighbours), "num_examples": num_examples}
-    return Item(kind=Kind.MEMBER, origin=origin, values=values)
+    return GossipMessage(kind=Kind.MEMBER, origin=origin, values=values)
 
 
-def request_item(origin: str, key: str = "key", **values: object) -> Item:
+def request_item(origin: str, key: str = "key", **values: object) -> GossipMessage:
     """A request for some of the origin's samples, or with other `values`."""
     wanted = {"granularity": "sample", "class_label": None, "curvature": False, **values}
-    return Item(kind=Kind.REQUEST, origin=origin, subject=f"{origin}-{key}", values=wanted)
+    return GossipMessage(kind=Kind.REQUEST, origin=origin, subject=f"{origin}-{key}", values=wanted)
 
 
-def correction_item(origin: str, norm: float = 1.0, *, key: str = "key", **values: object) -> Item:
+def correction_item(origin: str, norm: float = 1.0, *, key: str = "key", **values: object) -> GossipMessage:
     """A correction to `request_item`, which moves a model's first number by `norm`: half of a vector of twice that."""
-    return Item(
+    return GossipMessage(
         kind=Kind.CORRECTION,
         origin=origin,
         subject=f"{origin}-{key}",

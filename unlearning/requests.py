@@ -24,7 +24,7 @@ from typing import Annotated, Any
 
 from unlearning.deadlines import Ground
 from unlearning.errors import InvalidRequest
-from unlearning.plain import Sorted
+from unlearning.json_codec import Sorted
 
 MAX_SAMPLE_IDS = 1_000_000
 MAX_ID_LENGTH = 200

@@ -12,9 +12,9 @@ from server.ledger import Ledger
 from unlearning.buffers import without_buffers
 from unlearning.errors import DataError
 from unlearning.evaluation import evaluate, predict
+from unlearning.json_codec import to_plain
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.parameters import Vector
-from unlearning.plain import to_plain
 from unlearning.tasks.task import Examples, Task
 from unlearning.verification import gaussian_poison
 from unlearning.verification.backdoor import Trigger, attack_success_rate, triggered_test

@@ -20,8 +20,8 @@ from typing import Any
 from benchmarks.bench import oracles, shadows
 from benchmarks.bench.columns import Row, is_retrain
 from benchmarks.bench.experiment import Experiment
-from benchmarks.bench.made import all_loads, all_made
 from benchmarks.bench.parts import ORACLES, Part, of_any_machine, parts_of
+from benchmarks.bench.provenance import all_loads, all_made
 from benchmarks.bench.seed_run import SeedRun
 
 Progress = Callable[[int, int, str], None]

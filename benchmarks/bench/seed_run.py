@@ -19,8 +19,8 @@ from benchmarks.bench.cases import Case, Contender, Setting
 from benchmarks.bench.columns import ORIGINAL, RETRAIN, Row
 from benchmarks.bench.experiment import Experiment
 from benchmarks.bench.federations import ClientBroke, SeedFederations, facts_of, newest, task_of
-from benchmarks.bench.made import load, made_here
 from benchmarks.bench.parts import ORACLES, Part, row_path
+from benchmarks.bench.provenance import load, made_here
 from server.deletion.measuring import forget_sets
 from server.federation.context import FederationContext
 from server.federation.observing import ServerTestSet, observe_all
@@ -28,8 +28,8 @@ from server.federation.state import FederationState
 from strategies.run_config import RunSettings
 from unlearning.batched_training import suits, train_federations
 from unlearning.durable_files import write_atomically
+from unlearning.json_codec import from_plain
 from unlearning.methods.registry import method_named
-from unlearning.plain import from_plain
 from unlearning.requests import Status
 from unlearning.tasks.task import Task
 from unlearning.verification.measurement import Measurement, measure

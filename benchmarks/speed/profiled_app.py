@@ -24,7 +24,7 @@ import client.answering
 import client.app
 import client.handlers
 import client.session
-import strategies.sessions.client_half
+import strategies.sessions.client_session
 import strategies.sessions.session_grid
 from client.last_answer import LastAnswer
 from server.app import make_server_app
@@ -155,8 +155,8 @@ class ClientProfile:
         clock.within(client.answering, "open_work", "opening the data")
         clock.within(client.handlers, "train", "arithmetic: training")
         clock.within(LastAnswer, "keep", "keeping the answer, in case it is lost")
-        clock.within(strategies.sessions.client_half, "told_message", "unpacking the message")
-        clock.within(strategies.sessions.client_half, "answer_payload", "packing the answer")
+        clock.within(strategies.sessions.client_session, "told_message", "unpacking the message")
+        clock.within(strategies.sessions.client_session, "answer_payload", "packing the answer")
         for handlers in (client.session.HANDLERS, client.app.HANDLERS):
             handlers["train"] = self._timed(handlers["train"])
         atexit.register(self.write)

@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from client.peer.items import Item, Kind
+from client.peer.gossip import GossipMessage, Kind
 from client.peer.record import Record, granularity_of, needs_statistics, owes_correction
 from unlearning.certified import Constants
 from unlearning.decentralised import check_mixing, correction_bound, metropolis_weights
@@ -54,7 +54,7 @@ def may_speak(name: str, record: Record, limits: Limits) -> bool:
     return name in record.initial.nodes or name in limits.members
 
 
-def check_fits(item: Item, record: Record, limits: Limits, *, is_applied: bool = False) -> None:
+def check_fits(item: GossipMessage, record: Record, limits: Limits, *, is_applied: bool = False) -> None:
     """Refuse an item that does not fit the record.
 
     is_applied: its correction is in the model already, as it may be in a journal; then its length is not looked at.
@@ -93,7 +93,7 @@ def largest_norm(origin: str, num_deleted: int, record: Record, limits: Limits) 
     return min(largest, bound)
 
 
-def _fits_graph(item: Item, record: Record, limits: Limits) -> None:
+def _fits_graph(item: GossipMessage, record: Record, limits: Limits) -> None:
     origin, neighbours = item.origin, list(item.values["neighbours"])
     initial, present = record.initial, {*record.initial.nodes, *record.addresses()}
     if origin in initial.nodes:
@@ -113,7 +113,7 @@ def _fits_graph(item: Item, record: Record, limits: Limits) -> None:
         check_mixing(metropolis_weights(graph))
 
 
-def _fits_requests(item: Item, record: Record, limits: Limits) -> None:
+def _fits_requests(item: GossipMessage, record: Record, limits: Limits) -> None:
     if not item.subject.startswith(f"{item.origin}-"):
         raise SessionError(
             f"The request {item.subject!r:.200} is not named after its origin {item.origin!r:.60}."
@@ -130,7 +130,7 @@ def _fits_requests(item: Item, record: Record, limits: Limits) -> None:
         )
 
 
-def _fits_statistics(item: Item, record: Record, _: Limits) -> None:
+def _fits_statistics(item: GossipMessage, record: Record, _: Limits) -> None:
     request = _request(item, record)
     is_leaver = granularity_of(request) is Granularity.CLIENT and request.origin == item.origin
     if (
@@ -144,7 +144,7 @@ def _fits_statistics(item: Item, record: Record, _: Limits) -> None:
         raise SessionError(f"The item {item.id!r:.200} speaks of more examples than its origin has.")
 
 
-def _fits_corrections(item: Item, record: Record, _: Limits) -> None:
+def _fits_corrections(item: GossipMessage, record: Record, _: Limits) -> None:
     request, deleted = _request(item, record), int(item.values["deleted"])
     leaves = granularity_of(request) is Granularity.CLIENT
     if not owes_correction(item.origin, request) or bool(item.values.get("leaves", False)) > leaves:
@@ -158,13 +158,13 @@ def _fits_corrections(item: Item, record: Record, _: Limits) -> None:
         raise SessionError(f"The correction {item.id!r:.200} takes out more examples than its origin has.")
 
 
-def _request(item: Item, record: Record) -> Item:
+def _request(item: GossipMessage, record: Record) -> GossipMessage:
     for request in record.of(Kind.REQUEST, item.subject):
         return request
     raise SessionError(f"The item {item.id!r:.200} is about a request that is not known.")
 
 
-_FITS: Mapping[Kind, Callable[[Item, Record, Limits], None]] = {
+_FITS: Mapping[Kind, Callable[[GossipMessage, Record, Limits], None]] = {
     Kind.MEMBER: _fits_graph,
     Kind.REQUEST: _fits_requests,
     Kind.STATISTICS: _fits_statistics,

@@ -8,11 +8,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from client.peer.items import RELEASE, Item, Kind, Offer
+from client.peer.gossip import RELEASE, GossipMessage, Kind, ModelOffer
 from unlearning.certified.privacy_accountant import AccountedRelease
 from unlearning.errors import FlowerUnlearningError, SessionError
+from unlearning.json_codec import from_plain
 from unlearning.parameters import Vector, check_finite, check_length
-from unlearning.plain import from_plain
 from unlearning.requests import MAX_ID_LENGTH, Granularity
 
 _MAX_SUBJECT_LENGTH = 2 * MAX_ID_LENGTH
@@ -41,7 +41,7 @@ _WRONG = (
 """What looking at a value of another type or shape can raise."""
 
 
-def validate_item(item: Item, dimension: int, *, shares_matrices: bool = True) -> None:
+def validate_item(item: GossipMessage, dimension: int, *, shares_matrices: bool = True) -> None:
     """Refuse an item that cannot be what it says; whatever the network brings goes through here.
 
     shares_matrices: whether statistics may have d² numbers.
@@ -69,7 +69,7 @@ def validate_item(item: Item, dimension: int, *, shares_matrices: bool = True) -
         _check_vector(item.vector, dimension**2 if is_matrix else dimension)
 
 
-def validate_offer(offer: Offer, dimension: int) -> None:
+def validate_offer(offer: ModelOffer, dimension: int) -> None:
     """Refuse an offer whose model cannot be mixed.
 
     Raises:
@@ -81,7 +81,7 @@ def validate_offer(offer: Offer, dimension: int) -> None:
     _check_vector(offer.vector, dimension)
 
 
-def _has_fields(item: Item) -> bool:
+def _has_fields(item: GossipMessage) -> bool:
     needed, allowed = _FIELDS[item.kind]
     fits = needed <= item.values.keys() <= needed | allowed
     return fits and len(json.dumps(dict(item.values))) <= _MAX_VALUES_BYTES

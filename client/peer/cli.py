@@ -11,7 +11,7 @@ import typer
 from client.commands import run_command
 from client.memory import DirectoryMemory
 from client.peer.config import PeerConfig, read_config
-from client.peer.items import RELEASE, Kind
+from client.peer.gossip import RELEASE, Kind
 from client.peer.journal import DirectoryJournal
 from client.peer.privacy import spent_budget
 from client.peer.record import Record

@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from client.peer.admission import Limits
-from client.peer.items import length
+from client.peer.gossip import length
 from client.peer.rules import PeerRules
 from strategies.run_config import TYPED
 from strategies.sessions.endpoint import Tls

@@ -14,7 +14,7 @@ import grpc
 
 from client.peer import peer_pb2 as pb
 from client.peer.call_admission import Call, CallAdmission, NotAdmitted, TooManyCalls, certified_name
-from client.peer.items import Greeting, Item, Offer, Payload, item_from, item_values
+from client.peer.gossip import GossipMessage, Greeting, ModelOffer, Payload, item_from, item_values
 from client.peer.peer_pb2_grpc import (
     PeerServiceServicer,
     PeerServiceStub,
@@ -51,11 +51,11 @@ def frames_of(payload: Payload, sender: str) -> Iterator[Any]:
     match payload:
         case Greeting():
             values: dict[str, Any] = {"payload": "greeting", "is_new": payload.is_new}
-        case Item():
+        case GossipMessage():
             values = {"payload": "item", "item": item_values(payload)}
             if payload.vector is not None:
                 arrays["vector"] = payload.vector
-        case Offer():
+        case ModelOffer():
             values = {"payload": "offer", "round": payload.round, "applied": sorted(payload.applied)}
             arrays["vector"] = payload.vector
     said = stamped({**values, "sender": sender})
@@ -79,7 +79,9 @@ def payload_of(received: framing.Payload) -> tuple[str, Payload]:
             return sender, item_from(values["item"], vector)
         if kind == "offer" and vector is not None:
             applied = frozenset(map(str, values["applied"]))
-            return sender, Offer(sender=sender, round=int(values["round"]), vector=vector, applied=applied)
+            return sender, ModelOffer(
+                sender=sender, round=int(values["round"]), vector=vector, applied=applied
+            )
     except (KeyError, TypeError, ValueError) as exc:
         raise SessionError(f"Malformed payload: {exc}.") from exc
     raise SessionError(f"There is no payload of the kind {str(kind)[:40]!r}.")

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from client.peer.items import Greeting, Item, Offer, Payload
+from client.peer.gossip import GossipMessage, Greeting, ModelOffer, Payload
 from client.peer.node import Peer
 from client.peer.work import carry_out, next_work
 from unlearning.errors import FlowerUnlearningError, SessionError
@@ -27,9 +27,9 @@ def hand_over(peer: Peer, sender: str, payload: Payload) -> frozenset[str]:
     match payload:
         case Greeting():
             return peer.greet(replace(payload, sender=sender))
-        case Item():
+        case GossipMessage():
             peer.receive(payload, sender)
-        case Offer():
+        case ModelOffer():
             peer.accept(replace(payload, sender=sender))
     return frozenset()
 
@@ -108,7 +108,7 @@ class InProcessNetwork:
             except FlowerUnlearningError as exc:
                 self.refusals.append((peer.name, to, str(exc)))
                 known = frozenset()  # as between machines: it is not sent again
-            self.num_items += isinstance(payload, Item)
+            self.num_items += isinstance(payload, GossipMessage)
             if self._is_lost():  # it came, and the confirmation did not
                 peer.lose_connection(to)
             else:

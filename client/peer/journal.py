@@ -16,12 +16,12 @@ from logging import getLogger
 from pathlib import Path
 from typing import Annotated, Protocol
 
-from client.peer.items import Item
+from client.peer.gossip import GossipMessage
 from unlearning.archive import pack, unpack
 from unlearning.durable_files import make_private, sync_directory, write_atomically
 from unlearning.errors import CheckpointError, VersionMismatch
+from unlearning.json_codec import Sorted, from_plain, to_plain
 from unlearning.parameters import Vector
-from unlearning.plain import Sorted, from_plain, to_plain
 from unlearning.protocol import claim_directory
 from unlearning.requests import Forget
 
@@ -44,13 +44,13 @@ class PeerModel:
 class Journal(Protocol):
     """The place where a peer keeps these."""
 
-    def items(self) -> list[Item]:
+    def items(self) -> list[GossipMessage]:
         """Return all items, in the order of arrival."""
 
-    def put(self, item: Item) -> None:
+    def put(self, item: GossipMessage) -> None:
         """Keep an item, in the place of the one with the same id if there is one."""
 
-    def quarantine(self, item: Item) -> str:
+    def quarantine(self, item: GossipMessage) -> str:
         """Put an item aside for whoever wants to look at it; return where it is then."""
 
     def targets(self) -> dict[str, Forget]:
@@ -70,19 +70,19 @@ class Journal(Protocol):
 class MemoryJournal:
     """A journal that lives as long as the object: for simulation."""
 
-    _items: dict[str, Item] = field(default_factory=dict)
+    _items: dict[str, GossipMessage] = field(default_factory=dict)
     _targets: dict[str, Forget] = field(default_factory=dict)
     _model: PeerModel | None = None
 
-    def items(self) -> list[Item]:
+    def items(self) -> list[GossipMessage]:
         """Return all items, in the order of arrival."""
         return list(self._items.values())
 
-    def put(self, item: Item) -> None:
+    def put(self, item: GossipMessage) -> None:
         """Keep an item."""
         self._items[item.id] = item
 
-    def quarantine(self, item: Item) -> str:
+    def quarantine(self, item: GossipMessage) -> str:
         """Drop the item."""
         del self._items[item.id]
         return "nowhere"
@@ -112,12 +112,12 @@ class DirectoryJournal:
         self._directory = state_dir / "peer"
         self._numbers: dict[str, int] = {}
 
-    def items(self) -> list[Item]:
+    def items(self) -> list[GossipMessage]:
         """Return all items, in the order of arrival; put a file aside that cannot be read: neighbours send it again."""
         found = []
         for path in sorted((self._directory / "items").glob("*.npz")):
             try:
-                item, number = unpack(Item, path.read_bytes()), int(path.stem)
+                item, number = unpack(GossipMessage, path.read_bytes()), int(path.stem)
             except VersionMismatch as exc:
                 raise VersionMismatch(f"{path} cannot be read. {exc}") from exc
             except Exception as exc:  # noqa: BLE001 - anything may be wrong with a file
@@ -127,7 +127,7 @@ class DirectoryJournal:
             found.append(item)
         return found
 
-    def quarantine(self, item: Item) -> str:
+    def quarantine(self, item: GossipMessage) -> str:
         """Move the item's file aside."""
         number = self._numbers.pop(item.id)
         return str(self._aside(self._directory / "items" / f"{number:06}.npz"))
@@ -144,7 +144,7 @@ class DirectoryJournal:
         sync_directory(path.parent)
         return kept
 
-    def put(self, item: Item) -> None:
+    def put(self, item: GossipMessage) -> None:
         """Keep an item."""
         number = self._numbers.get(item.id, max(self._numbers.values(), default=-1) + 1)
         write_atomically(self._directory / "items" / f"{number:06}.npz", pack(item))

@@ -6,7 +6,7 @@ from logging import getLogger
 
 from client.peer.admission import check_fits
 from client.peer.checks import validate_item
-from client.peer.items import Item, Kind
+from client.peer.gossip import GossipMessage, Kind
 from client.peer.journal import Journal
 from client.peer.record import Record, granularity_of
 from client.peer.rules import PeerRules
@@ -27,7 +27,7 @@ class KnownItems:
     def __init__(
         self, name: str, graph: Graph, journal: Journal, rules: PeerRules, seals: Seals, dimension: int
     ) -> None:
-        self.by_id: dict[str, Item] = {}
+        self.by_id: dict[str, GossipMessage] = {}
         self.record = Record(graph, self.by_id, rules.count_factor)
         self._name, self._journal = name, journal
         self._limits, self._seals, self._dimension = rules.limits, seals, dimension
@@ -47,7 +47,7 @@ class KnownItems:
                 self._journal.put(item)
             self.by_id[item.id] = item
 
-    def take(self, item: Item, *, is_own: bool, applied: Set[str]) -> Item:
+    def take(self, item: GossipMessage, *, is_own: bool, applied: Set[str]) -> GossipMessage:
         """Check an item and keep it; return what is kept under its id now.
 
         is_own: this peer says it itself. applied: the corrections in the model.
@@ -69,7 +69,7 @@ class KnownItems:
             self.by_id[item.id] = item
         return item
 
-    def _check(self, item: Item, applied: Set[str], *, is_kept: bool = False) -> None:
+    def _check(self, item: GossipMessage, applied: Set[str], *, is_kept: bool = False) -> None:
         """Refuse what cannot be, is not its origin's, or does not fit. is_kept: it was in the journal."""
         limits = self._limits
         validate_item(item, self._dimension, shares_matrices=limits.shares_matrices)
@@ -77,7 +77,7 @@ class KnownItems:
             self._seals.check(item)
         check_fits(item, self.record, limits, is_applied=is_kept and item.id in applied)
 
-    def _prove(self, known: Item, item: Item) -> Item:
+    def _prove(self, known: GossipMessage, item: GossipMessage) -> GossipMessage:
         """Return what is known already, or the same with the seal that it lacks.
 
         Raises:
@@ -95,12 +95,12 @@ class KnownItems:
             raise SessionError(f"Peer {item.origin!r:.60} has said two different things as {item.id!r:.200}.")
         return item
 
-    def lacks_seal(self, item: Item) -> bool:
+    def lacks_seal(self, item: GossipMessage) -> bool:
         """Return whether the item came before items were signed, and others may still need it."""
         is_past = item.kind is Kind.STATISTICS and self._is_over(item.subject)
         return item.seal is None and self._seals.is_required and not is_past
 
-    def is_whole(self, item: Item) -> bool:
+    def is_whole(self, item: GossipMessage) -> bool:
         """Return whether others can take the item: with its seal, and with the vector that the seal speaks of."""
         if not self._seals.is_required:
             return True

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from client.peer.items import RELEASE
+from client.peer.gossip import RELEASE
 from client.peer.rules import Round
 from unlearning.buffers import without_buffers
 from unlearning.certified import (
@@ -33,8 +33,8 @@ from unlearning.decentralised import (
     sample_correction,
 )
 from unlearning.errors import InvalidRequest
+from unlearning.json_codec import to_plain
 from unlearning.parameters import Vector
-from unlearning.plain import to_plain
 from unlearning.requests import Forget
 from unlearning.tasks.task import Examples, Task, forgotten_mask, unknown_ids
 from unlearning.training import TrainingSettings, local_seed

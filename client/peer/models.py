@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from client.peer.items import Item, Kind, Offer, length
+from client.peer.gossip import GossipMessage, Kind, ModelOffer, length
 from client.peer.journal import Journal, PeerModel
 from client.peer.known_items import KnownItems
 from client.peer.offers import Offers, believed_round
@@ -33,19 +33,19 @@ class Models:
         self.offers = Offers()
         self.has_moved = self.own.round > 0
         self._start_length = max(self._length(start), math.sqrt(start.size))
-        self._last_round: Offer | None = None
+        self._last_round: ModelOffer | None = None
 
-    def offer(self) -> Offer:
+    def offer(self) -> ModelOffer:
         """Return the own model for neighbours."""
-        return Offer(
+        return ModelOffer(
             sender=self._name, round=self.own.round, vector=self.own.vector, applied=self.own.applied
         )
 
-    def recent(self) -> list[Offer]:
+    def recent(self) -> list[ModelOffer]:
         """Return the model, and that of the round before, which a neighbour that restarted may need to keep step."""
         return [self.offer(), *([] if self._last_round is None else [self._last_round])]
 
-    def take(self, offer: Offer) -> None:
+    def take(self, offer: ModelOffer) -> None:
         """Keep a neighbour's model.
 
         Raises:
@@ -59,13 +59,13 @@ class Models:
             )
         self.offers.keep(offer)
 
-    def take_over(self, offer: Offer, number: float) -> None:
+    def take_over(self, offer: ModelOffer, number: float) -> None:
         """Go on from a neighbour's model, as after the round `number`."""
         vector = offer.vector.astype(self.own.vector.dtype, copy=False)
         self.keep(PeerModel(round=int(number), vector=vector, applied=offer.applied))
         self.catch_up()
 
-    def usable_offers(self, neighbours: Iterable[str], number: int | None = None) -> dict[str, Offer]:
+    def usable_offers(self, neighbours: Iterable[str], number: int | None = None) -> dict[str, ModelOffer]:
         """Return the neighbours' models for the round `number`, or the present one."""
         known = self._known_corrections()
         return self.offers.usable_offers(neighbours, self.own.round if number is None else number, known)
@@ -109,7 +109,7 @@ class Models:
         """Return what a model may include without being strange: what is known, and what the own model has."""
         return self._items.by_id.keys() | self.own.applied
 
-    def _correct(self, offer: Offer) -> Vector:
+    def _correct(self, offer: ModelOffer) -> Vector:
         """Return the offer's model with the corrections that this peer's model has and it has not."""
         by_id = self._items.by_id
         missing = sorted(self.own.applied - offer.applied)
@@ -120,7 +120,7 @@ class Models:
         return length(np.delete(vector, self._buffers))
 
 
-def _add_corrections(vector: Vector, corrections: list[Item]) -> Vector:
+def _add_corrections(vector: Vector, corrections: list[GossipMessage]) -> Vector:
     """Return `vector` (d,) plus weight times vector of each correction that has one."""
     total = vector.astype(np.float64)
     for item in corrections:

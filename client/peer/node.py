@@ -16,12 +16,12 @@ from logging import getLogger
 
 from client.peer.admission import may_speak
 from client.peer.checks import validate_offer
-from client.peer.items import Greeting, Item, Kind, Offer, Payload
+from client.peer.gossip import GossipMessage, Greeting, Kind, ModelOffer, Payload
 from client.peer.journal import Journal, PeerModel
 from client.peer.known_items import KnownItems
 from client.peer.learner import Learner
-from client.peer.links import Link
 from client.peer.models import Models
+from client.peer.outbox import Outbox
 from client.peer.record import forget_at
 from client.peer.rules import PeerRules, Place, Round
 from unlearning.decentralised import Graph, check_mixing, example_scale, metropolis_weights
@@ -58,13 +58,13 @@ class Peer:
         self.record = self._items.record
         self._targets = journal.targets()
         self._models = Models(name, journal, self._items, start, rules.buffers)
-        self._links: defaultdict[str, Link] = defaultdict(Link)
+        self._links: defaultdict[str, Outbox] = defaultdict(Outbox)
         self._graph = self._contacts = graph
         self._regraph()
         self._items.restore(self.model.applied)
         self._regraph()
         self._models.catch_up()
-        member = Item(
+        member = GossipMessage(
             kind=Kind.MEMBER,
             origin=name,
             values={
@@ -132,10 +132,10 @@ class Peer:
             "class_label": target.class_label,
             "curvature": self.rules.shared_curvature or target.granularity is Granularity.CLIENT,
         }
-        self.receive(Item(kind=Kind.REQUEST, origin=self.name, subject=request_id, values=values))
+        self.receive(GossipMessage(kind=Kind.REQUEST, origin=self.name, subject=request_id, values=values))
         return request_id
 
-    def receive(self, item: Item, sender: str = "") -> bool:
+    def receive(self, item: GossipMessage, sender: str = "") -> bool:
         """Take an item; return whether it is new. A new one is durable, and in the model, when this returns.
 
         sender: whose connection brought it; empty for what this peer says itself.
@@ -154,7 +154,7 @@ class Peer:
             self._learn(kept)
         return known is None
 
-    def _learn(self, item: Item) -> None:
+    def _learn(self, item: GossipMessage) -> None:
         """Draw the consequences of a new item."""
         if item.values.get("leaves") or (item.kind is Kind.MEMBER and self._is_news(item)):
             self._regraph()
@@ -166,7 +166,7 @@ class Peer:
         """Return whether this peer listens to the one of that name: a member, or who may become one."""
         return may_speak(name, self.record, self.rules.limits)
 
-    def accept(self, offer: Offer) -> None:
+    def accept(self, offer: ModelOffer) -> None:
         """Take a neighbour's model for a round; what others send is nothing to this peer.
 
         A peer without any round behind it that meets a federation that has trained takes over its model: one that
@@ -220,7 +220,7 @@ class Peer:
             if not link.has_met:
                 self._queue_recent(link)
             link.has_met = True
-        elif isinstance(payload, Item):
+        elif isinstance(payload, GossipMessage):
             link.confirm(payload.id)
         else:
             link.mark_sent(payload)
@@ -290,7 +290,7 @@ class Peer:
             self._models.advance(self._graph, move, self._last())
             self._publish()
 
-    def _is_news(self, member: Item) -> bool:
+    def _is_news(self, member: GossipMessage) -> bool:
         """Return whether the member, or one of its edges, is not in the graph yet."""
         return not set(member.values["neighbours"]) <= set(self._graph.neighbours(member.origin))
 
@@ -303,7 +303,7 @@ class Peer:
                 _log.info("%s", report.describe())
         self._models.offers.keep_only(self._graph.neighbours(self.name))
 
-    def _queue_recent(self, link: Link) -> None:
+    def _queue_recent(self, link: Outbox) -> None:
         for offer in self._models.recent():
             link.queue(offer)
 

@@ -9,7 +9,7 @@ as long, down to a sixty-fourth.
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
-from client.peer.items import Offer
+from client.peer.gossip import ModelOffer
 
 OFFERS_KEPT = 2
 """In lockstep a neighbour is one round ahead at most."""
@@ -20,11 +20,11 @@ _MOST_HALVINGS = 6
 class Offers:
     """The offers of models, by neighbour."""
 
-    _by_sender: dict[str, list[Offer]] = field(default_factory=dict)
+    _by_sender: dict[str, list[ModelOffer]] = field(default_factory=dict)
     _silent: set[str] = field(default_factory=set)
     _absences: dict[str, int] = field(default_factory=dict)
 
-    def keep(self, offer: Offer) -> None:
+    def keep(self, offer: ModelOffer) -> None:
         """Keep a model, of each sender those of the latest rounds."""
         before = self._by_sender.get(offer.sender, [])
         offers = {one.round: one for one in (*before, offer)}
@@ -37,9 +37,11 @@ class Offers:
         for gone in self._by_sender.keys() - set(senders):
             del self._by_sender[gone]
 
-    def usable_offers(self, neighbours: Iterable[str], own_round: int, known: Set[str]) -> dict[str, Offer]:
+    def usable_offers(
+        self, neighbours: Iterable[str], own_round: int, known: Set[str]
+    ) -> dict[str, ModelOffer]:
         """Return of each neighbour the earliest model that is not older than the own, if its corrections are known."""
-        usable: dict[str, Offer] = {}
+        usable: dict[str, ModelOffer] = {}
         for sender in neighbours:
             fresh = [
                 offer
@@ -65,7 +67,7 @@ class Offers:
         return max((0.5 ** min(self._absences.get(name, 0), _MOST_HALVINGS) for name in names), default=1.0)
 
 
-def believed_round(usable: Iterable[Offer], own_round: int) -> int:
+def believed_round(usable: Iterable[ModelOffer], own_round: int) -> int:
     """Return the latest round that the own model or two neighbours' models have reached."""
     rounds = sorted((offer.round for offer in usable), reverse=True)
     return max([own_round, *rounds[1:2]])

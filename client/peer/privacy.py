@@ -6,10 +6,10 @@ of without asking anybody. Corrections of one request add up too: whoever has se
 
 from typing import Any
 
-from client.peer.items import RELEASE, Kind
+from client.peer.gossip import RELEASE, Kind
 from client.peer.record import Record
 from unlearning.certified.privacy_accountant import Account, AccountedRelease
-from unlearning.plain import from_plain
+from unlearning.json_codec import from_plain
 
 _SHOWN = ("num_releases", "spent_epsilon", "spent_delta", "delta", "budget_epsilon", "basis", "unmet")
 

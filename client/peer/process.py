@@ -11,9 +11,9 @@ from logging import getLogger
 
 from client.memory import DirectoryMemory
 from client.peer.config import PeerConfig
+from client.peer.gossip import Kind, Payload
 from client.peer.grpc_transport import PayloadRefused, PeerConnection, PeerServer, Reception
 from client.peer.in_process import hand_over
-from client.peer.items import Kind, Payload
 from client.peer.journal import DirectoryJournal
 from client.peer.learner import SiteLearner
 from client.peer.node import Peer
@@ -25,7 +25,7 @@ from unlearning.certified import feature_norm
 from unlearning.decentralised.deletion import MAX_SHARED_DIMENSION
 from unlearning.errors import DataError, FlowerUnlearningError, RequestError, SessionError, VersionMismatch
 from unlearning.growing_pause import GrowingPause
-from unlearning.plain import from_plain
+from unlearning.json_codec import from_plain
 from unlearning.requests import Target
 from unlearning.tasks import load_site, make_task
 from unlearning.training import initial_parameters

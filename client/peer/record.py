@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from client.peer.items import Item, Kind
+from client.peer.gossip import GossipMessage, Kind
 from unlearning.decentralised import Graph, from_edges
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Forget, Granularity
@@ -23,10 +23,10 @@ class Record:
     """
 
     initial: Graph
-    items: Mapping[str, Item]
+    items: Mapping[str, GossipMessage]
     count_factor: float = math.inf
 
-    def of(self, kind: Kind, subject: str | None = None) -> Iterable[Item]:
+    def of(self, kind: Kind, subject: str | None = None) -> Iterable[GossipMessage]:
         """Return the items of a kind, about one request where it is named."""
         return (
             item
@@ -36,7 +36,7 @@ class Record:
 
     def has(self, kind: Kind, origin: str, subject: str) -> bool:
         """Return whether `origin` has said this about the request."""
-        return Item(kind=kind, origin=origin, subject=subject).id in self.items
+        return GossipMessage(kind=kind, origin=origin, subject=subject).id in self.items
 
     def graph(self, *, including: str = "") -> Graph:
         """Return who is beside whom: the configuration's graph, those who joined, without those who left.
@@ -77,34 +77,34 @@ class Record:
         """Return how many requests have at least one correction."""
         return len({item.subject for item in self.of(Kind.CORRECTION)})
 
-    def is_corrected(self, request: Item) -> bool:
+    def is_corrected(self, request: GossipMessage) -> bool:
         """Return whether the origin of the request has sent its correction."""
         return self.has(Kind.CORRECTION, request.origin, request.subject)
 
 
-def granularity_of(request: Item) -> Granularity:
+def granularity_of(request: GossipMessage) -> Granularity:
     """Return what kind of thing the request forgets."""
     return Granularity(request.values["granularity"])
 
 
-def needs_statistics(request: Item) -> bool:
+def needs_statistics(request: GossipMessage) -> bool:
     """Return whether other peers' numbers or curvature are needed before the request can be corrected."""
     return bool(request.values["curvature"]) or granularity_of(request) is not Granularity.SAMPLE
 
 
-def forget_at(peer: str, request: Item, targets: Mapping[str, Forget]) -> Forget:
+def forget_at(peer: str, request: GossipMessage, targets: Mapping[str, Forget]) -> Forget:
     """Return what the request forgets at `peer`, whose own targets these are."""
     if granularity_of(request) is Granularity.CLASS:
         return Forget(classes=frozenset({int(request.values["class_label"])}))
     return targets.get(request.subject, NOTHING) if request.origin == peer else NOTHING
 
 
-def owes_correction(peer: str, request: Item) -> bool:
+def owes_correction(peer: str, request: GossipMessage) -> bool:
     """Return whether a correction of this request is `peer`'s to make: its own, and for a class everybody's."""
     return request.origin == peer or granularity_of(request) is Granularity.CLASS
 
 
-def owes_statistics(peer: str, request: Item, record: Record) -> bool:
+def owes_statistics(peer: str, request: GossipMessage, record: Record) -> bool:
     """Return whether `peer` has still to send its numbers for this request."""
     if not needs_statistics(request) or record.has(Kind.STATISTICS, peer, request.subject):
         return False
@@ -114,7 +114,7 @@ def owes_statistics(peer: str, request: Item, record: Record) -> bool:
     return not leaves and not record.is_corrected(request)
 
 
-def curvatures_for(request: Item, record: Record) -> dict[str, tuple[int, Vector]]:
+def curvatures_for(request: GossipMessage, record: Record) -> dict[str, tuple[int, Vector]]:
     """Return the curvatures that came for the request, with their numbers of examples, by peer."""
     return {
         item.origin: (int(item.values["num_examples"]), item.vector)

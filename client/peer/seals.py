@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.x509.oid import NameOID
 
-from client.peer.items import Item, Seal
+from client.peer.gossip import GossipMessage, Seal
 from strategies.sessions.endpoint import Tls
 from unlearning.errors import ConfigurationError, SessionError
 from unlearning.parameters import content_hash
@@ -36,10 +36,10 @@ class Seals(Protocol):
     def is_required(self) -> bool:
         """Whether items must carry one."""
 
-    def seal(self, item: Item) -> Item:
+    def seal(self, item: GossipMessage) -> GossipMessage:
         """Return this peer's own item with its seal."""
 
-    def check(self, item: Item) -> None:
+    def check(self, item: GossipMessage) -> None:
         """Refuse an item that its origin did not say."""
 
 
@@ -48,11 +48,11 @@ class NoSeals:
 
     is_required = False
 
-    def seal(self, item: Item) -> Item:
+    def seal(self, item: GossipMessage) -> GossipMessage:
         """Return the item as it is."""
         return item
 
-    def check(self, item: Item) -> None:
+    def check(self, item: GossipMessage) -> None:
         """Accept the item: there are no seals to check."""
 
 
@@ -87,7 +87,7 @@ class CertificateSeals:
         except SessionError as exc:
             raise ConfigurationError([f"tls.certificate: {exc}"]) from exc
 
-    def seal(self, item: Item) -> Item:
+    def seal(self, item: GossipMessage) -> GossipMessage:
         """Return this peer's own item with its seal."""
         values = json.loads(json.dumps(dict(item.values)))  # as it will be read: no tuples, no numpy numbers
         content = content_of(replace(item, seal=None))
@@ -101,7 +101,7 @@ class CertificateSeals:
             signature = key.sign(signed)
         return replace(plain, seal=Seal(self._certificate, signature.hex(), content))
 
-    def check(self, item: Item) -> None:
+    def check(self, item: GossipMessage) -> None:
         """Refuse an item that its origin did not say.
 
         A vector that was dropped (`Seal.content` remembers it) is not missed: what the network brings has its vector.
@@ -145,7 +145,7 @@ class CertificateSeals:
         return common_name(read), read.public_key()
 
 
-def canonical(item: Item, federation: str) -> bytes:
+def canonical(item: GossipMessage, federation: str) -> bytes:
     """Return what an item's origin signs: see the module's docstring."""
     said = {
         "federation": federation,
@@ -158,7 +158,7 @@ def canonical(item: Item, federation: str) -> bytes:
     return _FORM + json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
 
 
-def content_of(item: Item) -> str:
+def content_of(item: GossipMessage) -> str:
     """Return the hash of the vector that the item has, or had when it was signed; empty for none."""
     if item.seal is not None:
         return item.seal.content

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 import ray
 
+from client.peer.gossip import Payload
 from client.peer.in_process import hand_over, train_round
-from client.peer.items import Payload
 from client.peer.journal import PeerModel
 from client.peer.node import Peer
 from client.peer.work import carry_out, next_work

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from client.peer.admission import largest_norm
-from client.peer.items import Item, Kind, length
+from client.peer.gossip import GossipMessage, Kind, length
 from client.peer.learner import CorrectionOrder, Learner
 from client.peer.node import Peer
 from client.peer.record import (
@@ -39,7 +39,7 @@ class Work:
 
     kind: Kind
     peer: str
-    request: Item
+    request: GossipMessage
     order: CorrectionOrder
     num_examples: int
     deleted: int
@@ -68,7 +68,7 @@ def next_work(peer: Peer, *, overdue: frozenset[str] = frozenset()) -> Work | No
     return None
 
 
-def missing_statistics(peer: Peer, request: Item) -> list[str]:
+def missing_statistics(peer: Peer, request: GossipMessage) -> list[str]:
     """Return whose numbers a request of this peer still waits for."""
     if not needs_statistics(request):
         return []
@@ -80,13 +80,15 @@ def missing_statistics(peer: Peer, request: Item) -> list[str]:
     ]
 
 
-def carry_out(work: Work, learner: Learner) -> Item:
+def carry_out(work: Work, learner: Learner) -> GossipMessage:
     """Return the item that was owed."""
     values, vector = (_statistics if work.kind is Kind.STATISTICS else _correction)(work, learner)
-    return Item(kind=work.kind, origin=work.peer, subject=work.request.subject, values=values, vector=vector)
+    return GossipMessage(
+        kind=work.kind, origin=work.peer, subject=work.request.subject, values=values, vector=vector
+    )
 
 
-def _work(peer: Peer, request: Item, kind: Kind) -> Work:
+def _work(peer: Peer, request: GossipMessage, kind: Kind) -> Work:
     before, forget = peer.forget_set(before=request.subject), forget_at(peer.name, request, {})
     if request.origin == peer.name:
         forget |= peer.target(request.subject)

@@ -1,6 +1,6 @@
 """The program that Flower starts as `flwr-clientapp`: hands a message's process to the warm worker, or starts cold.
 
-`WorkerPlaces.prepare` writes this file's text into a directory of its own, behind a first line that starts Python
+`WorkerPaths.prepare` writes this file's text into a directory of its own, behind a first line that starts Python
 without its site packages and before a last line that calls `main`. It imports as little as can be: this is all that a
 message waits for before its process exists.
 

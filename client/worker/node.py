@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from logging import getLogger
 
-from client.worker.places import SUPERNODE, WorkerPlaces
+from client.worker.paths import SUPERNODE, WorkerPaths
 from unlearning.errors import ConfigurationError
 from unlearning.growing_pause import GrowingPause
 
@@ -23,7 +23,7 @@ _AGAIN_S = 5.0
 _REFUSED = GrowingPause(first_s=10.0, longest_s=300.0)
 
 
-def run_node(arguments: Sequence[str], places: WorkerPlaces | None, *, short_waits: bool = False) -> int:
+def run_node(arguments: Sequence[str], places: WorkerPaths | None, *, short_waits: bool = False) -> int:
     """Run `flower-supernode` with `arguments`; returns its exit status.
 
     One that was killed is refused until its lease ends, and one whose key is not registered always, both with the same
@@ -94,7 +94,7 @@ def _until_let_in(
         sleep(pause_s)
 
 
-def _keep_worker(places: WorkerPlaces, ended: threading.Event) -> None:
+def _keep_worker(places: WorkerPaths, ended: threading.Event) -> None:
     """Start a worker whenever none serves at `places`."""
     command = [sys.executable, "-m", "client.worker", str(places.directory)]
     while not ended.is_set():

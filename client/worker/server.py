@@ -20,8 +20,8 @@ import psutil
 
 from client.worker import freshness
 from client.worker.message_process import Child, Launch, Program, become
-from client.worker.places import PROGRAM, WorkerPlaces
-from unlearning.garbage import nothing_collected
+from client.worker.paths import PROGRAM, WorkerPaths
+from unlearning.gc_tuning import nothing_collected
 
 _log = getLogger(__name__)
 
@@ -53,7 +53,7 @@ class _Line:
 class Worker:
     """The fork server at `places`."""
 
-    def __init__(self, places: WorkerPlaces) -> None:
+    def __init__(self, places: WorkerPaths) -> None:
         self._places = places
         self._environment = dict(os.environ)
         self._code = freshness.installed_code()
@@ -274,7 +274,7 @@ def preload() -> Program:
     return program
 
 
-def serve(places: WorkerPlaces) -> None:
+def serve(places: WorkerPaths) -> None:
     """Run a worker at `places`; in a forked child, run the message's process.
 
     Raises:
@@ -292,7 +292,7 @@ def serve(places: WorkerPlaces) -> None:
     become(launch, entry)
 
 
-def ask_status(places: WorkerPlaces) -> dict[str, object]:
+def ask_status(places: WorkerPaths) -> dict[str, object]:
     """Ask the worker at `places` for its figures.
 
     Raises:

@@ -17,7 +17,7 @@ from server.ledger import Event, Refusal, RoundRecord
 from server.ledger.records import request_number
 from server.requests.plan import Plan
 from unlearning.deadlines import NOTHING_GIVEN, Amendment, Particulars, check_extension, check_reason
-from unlearning.plain import from_plain
+from unlearning.json_codec import from_plain
 from unlearning.protocol import PROTOCOL, own_version
 from unlearning.requests import DeletionRequest, Status, Target
 

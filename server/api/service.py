@@ -21,8 +21,8 @@ from server.requests.admission import admit, check_admissible
 from server.requests.planning import past_deletions, plan
 from unlearning.deadlines import Amendment
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, UnknownClient
+from unlearning.json_codec import to_plain
 from unlearning.methods.registry import METHODS
-from unlearning.plain import to_plain
 from unlearning.requests import DeletionRequest, Status, Target
 
 _PAGE = 1000

@@ -1,7 +1,7 @@
 """Timestamps by RFC 3161: an authority signs when a certificate's file was there, which its holder cannot choose.
 
 The timestamp is a file of its own beside the certificate (the authority's answer, DER), over the certificate's bytes.
-`server.certificate.stamping` fetches them by itself.
+`server.certificate.timestamp_worker` fetches them by itself.
 """
 
 from dataclasses import dataclass

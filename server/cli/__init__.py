@@ -38,7 +38,7 @@ from server.operations.federation_file import VARIABLE as FILE_VARIABLE
 from unlearning.command_output import outlive_readers
 from unlearning.durable_files import keep_private
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, RequestError
-from unlearning.garbage import end_without_collecting
+from unlearning.gc_tuning import end_without_collecting
 
 log = logging.getLogger(__name__)
 _DEBUG = "FLOWER_UNLEARNING_DEBUG"

@@ -15,7 +15,7 @@ from server.cli.requests import targets_of
 from server.cli.tables import measured_text, show_table, size_text
 from server.requests.plan import Plan, PlannedMethod
 from unlearning.errors import InvalidRequest
-from unlearning.plain import to_plain
+from unlearning.json_codec import to_plain
 
 
 def plan_command(
@@ -70,7 +70,7 @@ def _show(found: Plan) -> None:
         "closed formulas: payload in both directions, and floating-point operations at the clients."
     )
     console.print(
-        "Compared: how near the method came to retraining, in the published comparison that is nearest to this "
+        "PublishedRanks: how near the method came to retraining, in the published comparison that is nearest to this "
         "federation (docs/choosing.md, where a table says which method to take)."
     )
     refused = [(item.method, item.refusal) for item in found.methods if item.refusal]

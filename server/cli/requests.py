@@ -16,8 +16,8 @@ from server.cli.watch import follow
 from unlearning.deadlines import Particulars, today
 from unlearning.durable_files import write_atomically
 from unlearning.errors import InvalidRequest, RequestError
+from unlearning.json_codec import to_plain
 from unlearning.methods import DEFAULT_METHOD
-from unlearning.plain import to_plain
 from unlearning.requests import DeletionRequest, Granularity, Status, Target, parse_sample_ids
 
 

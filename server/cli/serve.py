@@ -19,7 +19,7 @@ from server.cli.connection import DEFAULT_SERVER, LedgerUrl
 from server.operations.logs import log_to_stderr
 from server.state_directory.files import REPORTS, private_state
 from server.state_directory.ledger_address import asked_ledger
-from unlearning.garbage import nothing_collected
+from unlearning.gc_tuning import nothing_collected
 
 
 def _with_limits(command: Callable[..., None]) -> Callable[..., None]:
@@ -94,8 +94,8 @@ def serve(
     with nothing_collected():
         from server.api.server import MAX_CONNECTIONS, RESERVED_FILES
         from server.api.server import serve as start
-        from server.certificate.stamping import Stamping
         from server.certificate.timestamp import TimestampAuthority
+        from server.certificate.timestamp_worker import TimestampWorker
         from server.http_api.listening import HttpOptions, serve_http
         from server.ledger import Ledger
         from server.operations.metrics_http import serve_metrics
@@ -127,7 +127,7 @@ def serve(
             typer.echo(f"The HTTP API is at {web.url}, described at {web.url}/docs.")
         authority = TimestampAuthority.of(timestamp_url, timestamp_authority)
         if authority is not None:
-            stamping = Stamping(store, state_dir / REPORTS, authority)
+            stamping = TimestampWorker(store, state_dir / REPORTS, authority)
             stamping.start()
             parts.callback(stamping.stop)
             typer.echo(f"Certificates are stamped by {authority.url}.")

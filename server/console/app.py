@@ -14,8 +14,8 @@ from starlette.routing import Route
 
 from server.api.errors import AccessDenied, NotAuthenticated
 from server.console import actions, filing_pages, pages, register
+from server.console.auth import ENTRANCE, AuthMiddleware, enter, has_token
 from server.console.console import Console, stylesheet
-from server.console.door import ENTRANCE, Guard, enter, has_token
 from server.console.filing import TOO_LONG
 from server.console.forms import BodyTooLong, read_form
 from unlearning.errors import FlowerUnlearningError, InvalidRequest, RequestError, RequestNotFound
@@ -53,7 +53,7 @@ ACTIONS: tuple[tuple[str, Action], ...] = (
 )
 
 
-def make_app(console: Console, *, poll_s: float = POLL_S, stream_s: float = STREAM_S) -> Guard:
+def make_app(console: Console, *, poll_s: float = POLL_S, stream_s: float = STREAM_S) -> AuthMiddleware:
     """Return the console as an ASGI application that lets nobody in but by its door."""
 
     async def entrance(request: Request) -> Response:
@@ -71,7 +71,7 @@ def make_app(console: Console, *, poll_s: float = POLL_S, stream_s: float = STRE
         *(Route(path, _page(console, page)) for path, page in PAGES),
         *(Route(path, _action(console, action), methods=["POST"]) for path, action in ACTIONS),
     ]
-    return Guard(Starlette(routes=routes), console.door)
+    return AuthMiddleware(Starlette(routes=routes), console.door)
 
 
 STATIC = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}

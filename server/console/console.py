@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, Response
 from server.api.access import ALLOWED, Caller
 from server.api.client import DeletionClient, Report
 from server.api.narrator import GOING_ON, MEANINGS
-from server.console.door import Door, Session
+from server.console.auth import LoginLink, Session
 from server.console.federation import FederationMirror, describe_round, failures_of, figure
 from server.console.filing import Drafts
 from server.console.mirror import Mirror
@@ -40,7 +40,7 @@ class Console:
     service: DeletionClient
     caller: Caller
     address: str
-    door: Door
+    door: LoginLink
     public_key: Ed25519PublicKey | None = None
     not_after: datetime | None = None
     mirror: Mirror = field(init=False)

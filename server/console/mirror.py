@@ -82,7 +82,7 @@ class Mirror(Remembered[Snapshot]):
         return Snapshot(requests=found, version=known.version + changed)
 
     def _read_all(self) -> Mapping[str, DeletionRequest]:
-        # Asked first, so that what comes while the list is read is read once more and not missed.
+        # ListQuery first, so that what comes while the list is read is read once more and not missed.
         newest = self._service.events(after=_AFTER_ALL)[1] if self._reads_all else None
         found = {item.id: item for item in self._service.list_requests()}
         self._newest = newest

@@ -14,7 +14,7 @@ from server.console import story
 from server.console.chart import rounds_chart
 from server.console.console import Console
 from server.console.federation import privacy_account
-from server.console.lists import SORTS, Asked, page_of
+from server.console.list_query import SORTS, ListQuery, page_of
 from server.ledger import Event
 from server.ledger.records import no_such_request
 from server.report import words
@@ -28,7 +28,7 @@ REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-a
 
 def requests_page(console: Console, request: Request) -> Response:
     """Show the list of requests."""
-    asked = Asked.of(request.query_params)
+    asked = ListQuery.of(request.query_params)
     known = console.mirror.now()
     return console.render(
         request,

@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from server.api.client import LedgerCheck
 from server.console.console import Console
-from server.console.lists import ListPage, page_number
+from server.console.list_query import ListPage, page_number
 from server.console.pages import download
 from unlearning.errors import InvalidRequest
 from unlearning.requests import DeletionRequest, Status

@@ -17,8 +17,8 @@ from server.api.client import DeletionClient
 from server.api.tls import TlsFiles
 from server.certificate.keys import load_public_key
 from server.console.app import make_app
+from server.console.auth import LoginLink
 from server.console.console import Console
-from server.console.door import Door
 from unlearning.durable_files import write_anew
 from unlearning.errors import ConfigurationError
 
@@ -53,7 +53,7 @@ def run_console(settings: Settings, say: Callable[[str], None]) -> None:
         DeletionClient(settings.address, settings.tls) as service,
         TemporaryDirectory(prefix="flower-unlearn-console-") as private,
     ):
-        door = Door(listening.getsockname()[1], say)
+        door = LoginLink(listening.getsockname()[1], say)
         console = Console(
             service=service,
             caller=caller,

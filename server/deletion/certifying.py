@@ -27,7 +27,7 @@ from server.deletion.privacy_account import FINDING
 from server.ledger import Event, Ledger
 from server.report.data import ReportData, ReportedRequest
 from unlearning.durable_files import write_atomically
-from unlearning.plain import to_plain
+from unlearning.json_codec import to_plain
 from unlearning.pseudonyms import commitment
 from unlearning.requests import hash_of_ids
 from unlearning.verification.measurement import Measurement

@@ -9,8 +9,8 @@ from server.deletion.privacy_account import account_for
 from server.federation.context import FederationContext
 from server.federation.earlier_settings import schedule_of
 from server.federation.gate import check_unlearned
-from server.federation.roster_records import RoundResult
-from server.federation.state import ActiveDeletion, Before, FederationState, Phase
+from server.federation.round_log import RoundResult
+from server.federation.state import ActiveDeletion, FederationState, Phase, Rollback
 from server.federation.step import Move, RoundDone, Step
 from server.federation.suspensions import with_left_out
 from server.state_directory.noise_secret import noise_key
@@ -96,7 +96,7 @@ def _put_on_trial(
     state: FederationState, deletion: ActiveDeletion, found: UnlearningState
 ) -> FederationState:
     """Return `state` with the unlearned model, the one before beside it."""
-    before = Before(
+    before = Rollback(
         parameters=state.parameters,
         num_examples=state.num_examples,
         prepared_since=state.prepared_since,

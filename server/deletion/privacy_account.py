@@ -30,10 +30,10 @@ from server.requests.privacy_budget import (
 )
 from server.state_directory.files import UNDONE_FILE
 from unlearning.certified import Account, AccountedRelease
+from unlearning.json_codec import to_plain
 from unlearning.methods.method import SensitivityBound, UnlearningState
 from unlearning.methods.registry import method_named
 from unlearning.parameters import content_hash
-from unlearning.plain import to_plain
 from unlearning.requests import Granularity, Target
 from unlearning.training import initial_parameters
 

@@ -14,7 +14,7 @@ from server.federation.clients import Clients
 from server.federation.gate import RoundGate
 from server.federation.observing import ServerTestSet
 from server.federation.preparations import Preparations
-from server.federation.roster_records import RoundRecords, RoundResult
+from server.federation.round_log import RoundLog, RoundResult
 from server.federation.shadow_federations import ShadowFederations
 from server.federation.state import FederationState
 from server.federation.suspensions import suspend
@@ -44,7 +44,7 @@ class FederationContext:
     test_set: ServerTestSet
     checkpoints: CheckpointStore
     preparations: Preparations
-    records: RoundRecords
+    records: RoundLog
     shadows: ShadowFederations
 
     @property

@@ -16,7 +16,7 @@ from strategies.messages import Json
 from strategies.site_requests import SITE_REQUESTS
 from unlearning.deadlines import Particulars
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, InvalidRequest
-from unlearning.plain import from_plain
+from unlearning.json_codec import from_plain
 from unlearning.requests import OPEN_STATUSES, DeletionRequest, Granularity, Status, Target
 from unlearning.untrusted import as_line, reason_of
 

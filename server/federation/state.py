@@ -57,7 +57,7 @@ class PhaseCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Before:
+class Rollback:
     """What the federation goes back to where the gate holds a deletion's model; fields as in `FederationState`."""
 
     parameters: Vector
@@ -96,7 +96,7 @@ class ActiveDeletion:
     hash_before: str
     hash_unlearned: str = ""
     method_state: UnlearningState | None = None
-    before: Before | None = None
+    before: Rollback | None = None
     scores_before: Mapping[str, float] = field(default_factory=dict)
     scores: Mapping[str, float] = field(default_factory=dict)
     accepted_loss: float = 0.0

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from server.federation.roster_records import RoundResult
+from server.federation.round_log import RoundResult
 from server.federation.state import FederationState
 from unlearning.requests import Status
 

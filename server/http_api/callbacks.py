@@ -28,7 +28,7 @@ from server.ledger import Ledger, LedgerUnavailable, LimitExceeded
 from unlearning.durable_files import make_private, write_atomically
 from unlearning.errors import RequestNotFound
 from unlearning.growing_pause import GrowingPause
-from unlearning.plain import from_plain, to_plain
+from unlearning.json_codec import from_plain, to_plain
 from unlearning.requests import DeletionRequest, Status
 
 _log = getLogger(__name__)

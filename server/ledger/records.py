@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from unlearning.deadlines import NOTHING_GIVEN, Ground, Particulars
 from unlearning.errors import RequestError, RequestNotFound
-from unlearning.plain import from_plain
+from unlearning.json_codec import from_plain
 from unlearning.requests import DeletionRequest, Status, Target
 
 if TYPE_CHECKING:

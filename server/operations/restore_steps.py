@@ -23,7 +23,7 @@ from server.operations.backup_manifest import DUMPS, STATE, Manifest, check_file
 from server.state_directory.files import REPLACED, RESTORING
 from unlearning.durable_files import copy_private, make_private, sync_directory, write_atomically
 from unlearning.errors import BackupError
-from unlearning.plain import from_plain
+from unlearning.json_codec import from_plain
 
 STAGED, JOURNAL = RESTORING, f"{RESTORING}.json"
 

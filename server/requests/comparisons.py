@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from unlearning.plain import from_plain
+from unlearning.json_codec import from_plain
 from unlearning.requests import Granularity
 
 FILE = Path(__file__).with_name("comparisons.json")
@@ -54,7 +54,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class PublishedRanks:
     """How a method did in one comparison; rank 1 of `of` methods was nearest to retraining.
 
     distance, nothing: in points, of the method and of the model as it was (`Figures.distance`). is_worse: than that.
@@ -77,7 +77,7 @@ class Compared:
         )
 
 
-def compared(method: str, granularity: Granularity, num_parameters: int) -> Compared | None:
+def compared(method: str, granularity: Granularity, num_parameters: int) -> PublishedRanks | None:
     """Return how the method did in the comparison nearest to such a federation; None where it is in none."""
     fitting = [item for item in known() if item.granularity is granularity and method in item.methods]
     if not fitting:
@@ -85,7 +85,7 @@ def compared(method: str, granularity: Granularity, num_parameters: int) -> Comp
     nearest = min(fitting, key=lambda item: abs(math.log(item.num_parameters / max(1, num_parameters))))
     ranked = sorted(nearest.methods, key=lambda name: nearest.methods[name].distance)
     own = nearest.methods[method]
-    return Compared(
+    return PublishedRanks(
         title=nearest.title,
         rank=1 + ranked.index(method),
         of=len(ranked),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from server.requests.comparisons import Compared
+from server.requests.comparisons import PublishedRanks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class PlannedMethod:
     flops: float | None = None
     rounds: float | None = None
     measured: Measured | None = None
-    compared: Compared | None = None
+    compared: PublishedRanks | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

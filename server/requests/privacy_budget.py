@@ -10,10 +10,10 @@ from server.ledger import Ledger
 from strategies.run_config import RunSettings
 from unlearning.certified import Account, AccountedRelease, Sensitivity
 from unlearning.errors import MethodFailed, UnsupportedRequest
+from unlearning.json_codec import from_plain
 from unlearning.methods.method import Method
 from unlearning.methods.preparation import NoiseBudget
 from unlearning.methods.registry import METHODS, method_named
-from unlearning.plain import from_plain
 from unlearning.requests import Target
 
 FACT = "privacy"

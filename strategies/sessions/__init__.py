@@ -3,7 +3,7 @@
 A Flower message costs seconds, because each one starts a Python process at the client; a method of many
 short exchanges (`MethodInfo.is_iterative`) pays that once with a session. docs/sessions.md says how one is set up.
 
-Import from here: `strategies.sessions.session_grid` (SessionGrid), `strategies.sessions.client_half`
+Import from here: `strategies.sessions.session_grid` (SessionGrid), `strategies.sessions.client_session`
 (run_client_session), `strategies.sessions.endpoint` (where to listen, whom to trust). `session_pb2*` are generated:
 `make proto`.
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 
-from server.ledger.silence import silent_clients
+from server.federation.unresponsive import unresponsive_clients
 from strategies.messages import UNLEARN, arrays_content, failure_values, reply_content, told_values, vector_of
 from tests.acceptance.test_hostile_clients import Hostile
 from tests.federation import SMALL, InProcessFederation, client
@@ -116,7 +116,7 @@ def test_a_client_that_is_online_and_silent_is_named_in_the_log(federation, capl
     assert "Client 1 is online" not in caplog.text
     one.run(rounds=3)
     assert "Client 1 is online and gave no answer in rounds 2, 3. Restart its SuperNode" in caplog.text
-    assert silent_clients(one.ledger) == {"1": (2, 3)}
+    assert unresponsive_clients(one.ledger) == {"1": (2, 3)}
 
 
 def test_a_failure_says_that_the_client_declined(federation):

@@ -16,8 +16,8 @@ from server.requests.plan import Plan, PlannedMethod
 from server.requests.planning import past_deletions, plan
 from tests.federation import InProcessFederation, client
 from unlearning.errors import UnknownClient
+from unlearning.json_codec import from_plain
 from unlearning.methods.registry import METHODS
-from unlearning.plain import from_plain
 from unlearning.requests import Granularity, Target
 
 MODEL = 650 * 4

@@ -19,7 +19,7 @@ from server.requests.admission import SITE
 from tests.deletion_service import ANSWERED_S, LiveLoop, erasure
 from tests.ledgers import NOW, submit
 from unlearning.errors import ConflictingRequest
-from unlearning.plain import to_plain
+from unlearning.json_codec import to_plain
 from unlearning.requests import Granularity, Status, Target
 
 SUBMITTERS = [

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from client.peer.cli import read_status
+from client.peer.gossip import GossipMessage, Greeting, Kind, ModelOffer, Payload
 from client.peer.grpc_transport import PeerConnection
-from client.peer.items import Greeting, Item, Kind, Offer, Payload
 from client.peer.journal import DirectoryJournal
 from client.peer.seals import CertificateSeals
 from strategies.sessions import session_pb2 as pb
@@ -52,14 +52,16 @@ def announced(num_bytes: int) -> pb.Frame:
     return pb.Frame(header=pb.Header(exchange=1, json_bytes=2, arrays=[array]))
 
 
-def long_correction(peers: PeerProcesses) -> tuple[Item, Item]:
+def long_correction(peers: PeerProcesses) -> tuple[GossipMessage, GossipMessage]:
     """The liar's own request, and the correction that it says belongs to it; signed by itself."""
     model = DirectoryJournal(peers.directory / f"state-{LIAR}").model()
     assert model is not None
     vector = np.zeros_like(model.vector)
     vector[0] = 25_000.0
     values = {"weight": 1.0, "deleted": 1}
-    made = Item(kind=Kind.CORRECTION, origin=LIAR, subject=f"{LIAR}-key", values=values, vector=vector)
+    made = GossipMessage(
+        kind=Kind.CORRECTION, origin=LIAR, subject=f"{LIAR}-key", values=values, vector=vector
+    )
     seals = CertificateSeals(peers.tls(LIAR))
     return seals.seal(request_item(LIAR)), seals.seal(made)
 
@@ -69,7 +71,7 @@ def lies(peers: PeerProcesses) -> dict[str, tuple[Payload, str]]:
     seals = CertificateSeals(peers.tls(LIAR))
     model = DirectoryJournal(peers.directory / f"state-{LIAR}").model()
     assert model is not None
-    offer = Offer(sender=LIAR, round=ROUNDS, vector=model.vector, applied=model.applied)
+    offer = ModelOffer(sender=LIAR, round=ROUNDS, vector=model.vector, applied=model.applied)
     return {
         "a stranger's item": (
             CertificateSeals(peers.tls("x")).seal(member_item("x")),

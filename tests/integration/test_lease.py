@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.deployment import LocalDeployment, supernode
 from client.worker.node import LEASE_S
+from server.federation.unresponsive import presence
 from server.ledger import SITE_PROBLEMS, ClientRecord, Ledger
-from server.ledger.silence import presence
 from server.operations.checklist import Level
 from server.operations.checklist.supernodes import REFUSED_AFTER, check_let_in, nodes_here
 from server.processes.flower_control import flower_environment, program

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from client.peer.gossip import Greeting
 from client.peer.grpc_transport import PeerConnection
-from client.peer.items import Greeting
 from server.api.access import caller_of_certificate
 from tests.integration.conftest import REPOSITORY
 from tests.integration.peer_processes import make_peer_certificate, peer_tls

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks.deployment import WORKER, supernode
-from client.worker.places import WorkerPlaces
+from client.worker.paths import WorkerPaths
 from client.worker.server import ask_status
 from server.operations.checklist import Level
 from server.operations.checklist.supernodes import GIVEN_UP, check_supernodes, supernodes_here
@@ -70,7 +70,7 @@ class Site:
     def __init__(self, deployment: FrugalDeployment, directory: Path) -> None:
         assert deployment.worker_dir is not None
         self.deployment = deployment
-        self.places = WorkerPlaces(deployment.worker_dir)
+        self.places = WorkerPaths(deployment.worker_dir)
         self._directory = directory
         self._count = 0
 
@@ -304,7 +304,7 @@ def test_a_terminated_process_leaves_its_supernode_waiting_until_that_is_restart
 ) -> None:
     """With the worker as without it, of a ClientApp that leaves SIGTERM to Flower.
 
-    The server's deadlines hold, it names the client (`server.ledger.silence`), and so does a check of the host.
+    The server's deadlines hold, it names the client (`server.federation.unresponsive`), and so does a check.
     """
     assert not killed["child terminated"].is_over
     assert not killed["stock terminated"].is_over

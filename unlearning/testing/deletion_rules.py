@@ -15,8 +15,8 @@ from unlearning.errors import (
     NumericalError,
     UpdateRefused,
 )
+from unlearning.json_codec import to_plain
 from unlearning.methods.method import Need, UnlearningState
-from unlearning.plain import to_plain
 from unlearning.requests import NOTHING, Granularity, Target
 from unlearning.stores import MemoryStore
 from unlearning.testing.deletions import CLASS, MAX_EXCHANGES, OTHER_SAMPLES, Deletion, Endless

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from unlearning.plain import to_plain
+from unlearning.json_codec import to_plain
 from unlearning.requests import Granularity
 from unlearning.tasks.task import forgotten_mask
 from unlearning.testing.deletions import Deletion

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from server.federation.unresponsive import REMEDY, sentence, unresponsive_clients
 from server.ledger import SITE_PROBLEMS, WAITING, Ledger, LedgerUnavailable
 from server.ledger.database import Database
-from server.ledger.silence import REMEDY, sentence, silent_clients
 from server.operations.checklist.finding import Finding, Installation, ok, problem, warning
 from server.operations.checklist.residue import check_residue
 from server.operations.checklist.supernodes import runs
@@ -200,7 +200,7 @@ def check_ledger(installation: Installation, *, now: datetime) -> Iterator[Findi
                 f"Client {client}: {found}",
                 "Mend it at the site, and restart its SuperNode.",
             )
-        for client, rounds in silent_clients(ledger).items():
+        for client, rounds in unresponsive_clients(ledger).items():
             yield problem(sentence(client, rounds), REMEDY)
     except VersionMismatch as exc:
         yield problem(str(exc), "Upgrade this program, or restore a backup.")

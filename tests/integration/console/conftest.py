@@ -13,8 +13,8 @@ from server.api.client import DeletionClient
 from server.api.server import RunningServer, serve
 from server.api.tls import TlsFiles
 from server.console.app import make_app
+from server.console.auth import LoginLink
 from server.console.console import Console
-from server.console.door import Door
 from server.console.server import Settings, who_calls
 from server.ledger import Ledger
 from tests.certificates import Authority
@@ -82,7 +82,7 @@ class Desk:
     def console(self, tls: TlsFiles | None = None) -> Console:
         settings = Settings(address=self.service.address, tls=tls, name="ada")
         caller, _ = who_calls(settings)
-        door = Door(PORT, self.said.append)
+        door = LoginLink(PORT, self.said.append)
         return Console(service=self.calling(tls), caller=caller, address=self.service.address, door=door)
 
     def browser(self, tls: TlsFiles | None = None) -> Browser:

@@ -15,7 +15,7 @@ import pytest
 from starlette.requests import Request
 
 from server.console import forms, mirror
-from server.console.lists import PAGE
+from server.console.list_query import PAGE
 from tests.certificates import Authority
 from tests.deletion_service import FORGETTING, submit
 from tests.integration.console.conftest import Browser, Desk, errors

@@ -25,7 +25,7 @@ from strategies.messages import (
 )
 from strategies.run_config import RunSettings
 from tests.federation import DEFAULTS
-from unlearning.plain import to_plain
+from unlearning.json_codec import to_plain
 from unlearning.requests import NOTHING, Forget
 from unlearning.tasks import load_site, make_task
 from unlearning.training import initial_parameters

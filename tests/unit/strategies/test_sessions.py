@@ -35,7 +35,7 @@ from strategies.run_config import RunSettings
 from strategies.sessions import client_half, connections, payloads, session_grid
 from strategies.sessions import endpoint as endpoints
 from strategies.sessions import session_pb2 as pb
-from strategies.sessions.client_half import Answering, run_client_session
+from strategies.sessions.client_session import Answering, run_client_session
 from strategies.sessions.endpoint import Endpoint, Tls, open_channel
 from strategies.sessions.framing import CHUNK_BYTES, Assembler, Payload
 from strategies.sessions.payloads import ACCOUNT, INVITATION, Invitation, SessionStatistics, answer_content

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from server.federation.gate import check_unlearned
-from strategies.asked_exchange import AskedExchange
 from strategies.fedavg import FedAvg
+from strategies.pending_exchange import PendingExchange
 from tests.normalised import TASK, TRAINING, sites
 from tests.rounds import OneRound
 from unlearning.buffers import buffer_positions, check_variances, without_buffers
@@ -261,7 +261,7 @@ def test_in_an_exchange_statistics_far_over_the_others_are_refused():
     """Of those that train on what they keep, for theirs become the model's."""
     method = METHODS["retrain"]
     problem = problem_of(method, TASK, [LEAVES], SITES, TRAINING)
-    asked = AskedExchange(
+    asked = PendingExchange(
         problem=problem,
         info=method.info,
         model=START,
@@ -278,7 +278,7 @@ def test_in_an_exchange_only_buffers_that_the_method_may_use_are_checked(client:
     """A target may negate its update itself; what it says of buffers is not used."""
     method = METHODS["puf-regular"]
     problem = problem_of(method, TASK, [LEAVES], SITES, TRAINING)
-    asked = AskedExchange(
+    asked = PendingExchange(
         problem=problem,
         info=method.info,
         model=START,

@@ -19,8 +19,8 @@ from strategies.messages import PEAK_MEMORY, TRAIN, arrays_content, compose, mod
 from tests.federation import InProcessFederation, client
 from tests.unit.server.report.test_report import BARE, FULL
 from unlearning import peak_memory
+from unlearning.json_codec import to_plain
 from unlearning.peak_memory import Memory, MemoryWatch, PeakMemory
-from unlearning.plain import to_plain
 from unlearning.tasks import make_task
 from unlearning.training import Trained, initial_parameters, train
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unlearning.errors import InvalidRequest
-from unlearning.plain import from_plain, to_plain
+from unlearning.json_codec import from_plain, to_plain
 from unlearning.requests import (
     LEGAL_MOVES,
     MAX_ID_LENGTH,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from client.peer.admission import Limits
+from client.peer.gossip import GossipMessage, Greeting, Kind, ModelOffer
 from client.peer.in_process import InProcessNetwork
-from client.peer.items import Greeting, Item, Kind, Offer
 from client.peer.journal import MemoryJournal
 from client.peer.node import Peer
 from client.peer.rules import PeerRules
@@ -32,9 +32,9 @@ SMALL = Limits(correction_norm=2.0, requests=12)
 CONSTANTS = logistic_constants(feature_norm=1.0, weight_norm=1.0, l2=0.5, features_from="a test")
 
 
-def statistics(origin: str, subject: str, **values: object) -> Item:
+def statistics(origin: str, subject: str, **values: object) -> GossipMessage:
     numbers = {"num_examples": 9, "deleted": 1, **values}
-    return Item(kind=Kind.STATISTICS, origin=origin, subject=subject, values=numbers)
+    return GossipMessage(kind=Kind.STATISTICS, origin=origin, subject=subject, values=numbers)
 
 
 def listening_peer(limits: Limits, rounds: int = 0) -> Peer:
@@ -50,10 +50,10 @@ def hear(peer: Peer, senders: str, round_number: int, value: float = 1.0) -> Non
     """Let models of a round come from each of the `senders`."""
     for sender in senders:
         vector = np.full(3, value)
-        peer.accept(Offer(sender=sender, round=round_number, vector=vector, applied=frozenset()))
+        peer.accept(ModelOffer(sender=sender, round=round_number, vector=vector, applied=frozenset()))
 
 
-def refused(peer: Peer, item: Item, match: str) -> None:
+def refused(peer: Peer, item: GossipMessage, match: str) -> None:
     before = peer.model
     with pytest.raises(FlowerUnlearningError, match=match):
         peer.receive(item, "1")
@@ -118,13 +118,13 @@ def test_there_is_no_bound_without_examples() -> None:
         (request_item("2", curvature="yes"), "do not fit"),
         (replace(request_item("2"), subject="1-mine"), "not named after"),
         (member_item("3", num_examples=10**30), "do not fit"),
-        (Item(kind=Kind.MEMBER, origin="3", values={"num_examples": 4}), "do not fit"),
+        (GossipMessage(kind=Kind.MEMBER, origin="3", values={"num_examples": 4}), "do not fit"),
         (correction_item("1", weight=7.0), "do not fit"),
         (replace(correction_item("1"), vector=np.ones(2)), "has 3 parameters"),
         (replace(correction_item("1"), vector=np.array([1.0, np.nan, 0.0])), "not finite"),
     ],
 )
-def test_what_does_not_fit_a_request_is_refused(item: Item, match: str) -> None:
+def test_what_does_not_fit_a_request_is_refused(item: GossipMessage, match: str) -> None:
     """Peer 1 asked for some of its samples and for a class."""
     peer = counting_peer("0", FOUR, MemoryJournal(), PeerRules(limits=SMALL))
     for known in (
@@ -237,7 +237,7 @@ def test_a_model_far_longer_than_the_own_one_is_refused() -> None:
 def test_statistics_are_no_part_of_a_models_length() -> None:
     """A neighbour's running variance of a million is that of its inputs."""
     peer = counting_peer("0", FOUR, MemoryJournal(), PeerRules(buffers=(0, 2)))
-    offer = Offer(sender="1", round=0, vector=np.array([1e6, 1.0, 1e6]), applied=frozenset())
+    offer = ModelOffer(sender="1", round=0, vector=np.array([1e6, 1.0, 1e6]), applied=frozenset())
     peer.accept(offer)
     with pytest.raises(FlowerUnlearningError, match="the norm 1e\\+06"):
         peer.accept(replace(offer, vector=np.array([1.0, 1e6, 1.0])))
@@ -287,7 +287,7 @@ def test_a_neighbour_that_starts_again_gets_the_earlier_model_first() -> None:
     peer.confirm_delivery("1", Greeting("0"), frozenset(peer.record.items))
     rounds = []
     while (payload := peer.next_payload("1")) is not None:
-        assert isinstance(payload, Offer)
+        assert isinstance(payload, ModelOffer)
         rounds.append(payload.round)
         peer.confirm_delivery("1", payload)
     assert rounds == [0, 1]

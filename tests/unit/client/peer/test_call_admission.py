@@ -9,8 +9,8 @@ import pytest
 
 from client.peer import call_admission
 from client.peer.call_admission import CALLS_PER_PEER
+from client.peer.gossip import Greeting
 from client.peer.grpc_transport import PeerConnection, frames_of
-from client.peer.items import Greeting
 from strategies.sessions import endpoint
 from tests.certificates import Authority
 from tests.peers import Receiver, listening, silent_calls, tls_of

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from client.peer.admission import Limits
+from client.peer.gossip import Kind
 from client.peer.in_process import InProcessNetwork
-from client.peer.items import Kind
 from client.peer.journal import MemoryJournal
 from client.peer.learner import SiteLearner
 from client.peer.privacy import spent_budget

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from client.peer.gossip import GossipMessage, Kind, ModelOffer
 from client.peer.in_process import InProcessNetwork
-from client.peer.items import Item, Kind, Offer
 from client.peer.journal import DirectoryJournal, MemoryJournal
 from tests.peers import (
     correction_item,
@@ -26,7 +26,7 @@ from unlearning.decentralised import Graph, from_edges, ring
 FIVE = ring("01234")
 
 
-def asked(origin: str, *neighbours: str) -> tuple[Item, Item]:
+def asked(origin: str, *neighbours: str) -> tuple[GossipMessage, GossipMessage]:
     """What comes before a correction: its origin is a member, and asked for something to be forgotten."""
     return member_item(origin, *neighbours), request_item(origin)
 
@@ -131,7 +131,7 @@ def test_a_stale_model_of_a_neighbour_is_corrected_before_it_is_mixed_in() -> No
     peer = counting_peer("a", from_edges("ab", [("a", "b")]), MemoryJournal())
     for item in asked("b", "a"):
         peer.receive(item)
-    peer.accept(Offer(sender="b", round=0, vector=np.full(3, 4.0), applied=frozenset()))
+    peer.accept(ModelOffer(sender="b", round=0, vector=np.full(3, 4.0), applied=frozenset()))
     peer.receive(correction_item("b"))
     do_round(peer)
     np.testing.assert_allclose(peer.model.vector, [(0 + 1 + 4 + 1) / 2, (0 + 4) / 2, (0 + 4) / 2])
@@ -141,7 +141,7 @@ def test_an_offer_with_an_unknown_correction_waits() -> None:
     """Mixed in, the correction would later be added a second time."""
     peer = counting_peer("a", from_edges("ab", [("a", "b")]), MemoryJournal())
     peer.receive(member_item("b", "a"))
-    peer.accept(Offer(sender="b", round=0, vector=np.ones(3), applied=frozenset({"correction/b/x"})))
+    peer.accept(ModelOffer(sender="b", round=0, vector=np.ones(3), applied=frozenset({"correction/b/x"})))
     assert peer.next_round() is None
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from client.peer import grpc_transport
+from client.peer.gossip import GossipMessage, Greeting, Kind, ModelOffer, Payload
 from client.peer.grpc_transport import PayloadRefused, PeerConnection, PeerServer
-from client.peer.items import Greeting, Item, Kind, Offer, Payload
 from strategies.tls_files import is_loopback
 from tests.certificates import Authority
 from tests.peers import Receiver, listening, reception, tls_of
@@ -29,16 +29,16 @@ def test_payloads_arrive_as_they_were_sent(address: str, authority: Authority, r
     vector = np.random.default_rng(0).normal(size=300_000)
     sent: list[Payload] = [
         Greeting("2"),
-        Item(kind=Kind.CORRECTION, origin="7", subject="7-a", values={"weight": 0.5}, vector=vector),
-        Offer(sender="2", round=4, vector=vector.astype(np.float32), applied=frozenset({"a", "b"})),
+        GossipMessage(kind=Kind.CORRECTION, origin="7", subject="7-a", values={"weight": 0.5}, vector=vector),
+        ModelOffer(sender="2", round=4, vector=vector.astype(np.float32), applied=frozenset({"a", "b"})),
     ]
     with PeerConnection("2", address, tls_of(authority, "2"), 10.0) as connection:
         answers = [connection.send(payload) for payload in sent]
     assert answers[0] == {"x", "y"}
     (_, greeting), (_, item), (sender, offer) = receiver.got
     assert greeting == sent[0]
-    assert isinstance(item, Item)
-    assert isinstance(offer, Offer)
+    assert isinstance(item, GossipMessage)
+    assert isinstance(offer, ModelOffer)
     assert (item.id, dict(item.values), sender) == ("correction/7/7-a", {"weight": 0.5}, "2")
     np.testing.assert_array_equal(item.vector, vector)
     np.testing.assert_array_equal(offer.vector, vector.astype(np.float32))

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from client.peer.call_admission import CallAdmission
+from client.peer.gossip import Greeting, ModelOffer
 from client.peer.grpc_transport import MAX_TEXT_BYTES, PeerServer, frames_of
 from client.peer.in_process import hand_over
-from client.peer.items import Greeting, Offer
 from client.peer.journal import MemoryJournal
 from client.peer.node import Peer
 from client.peer.refusals import read_refusals
@@ -175,7 +175,7 @@ def test_an_honest_payload_is_taken_after_all_of_them(server: Server) -> None:
     payloads = [
         Greeting("1"),
         member_item("1", "0", "2"),
-        Offer(sender="1", round=0, vector=np.ones(3), applied=frozenset()),
+        ModelOffer(sender="1", round=0, vector=np.ones(3), applied=frozenset()),
     ]
     for payload in payloads:
         assert server.deliver([frame.SerializeToString() for frame in frames_of(payload, "1")]).codes == []

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from client.peer.admission import Limits
+from client.peer.gossip import GossipMessage, Greeting, Kind, ModelOffer
 from client.peer.in_process import InProcessNetwork, hand_over
-from client.peer.items import Greeting, Item, Kind, Offer
 from client.peer.journal import DirectoryJournal, MemoryJournal
 from client.peer.node import Peer
 from client.peer.rules import PeerRules
@@ -46,7 +46,7 @@ def sealed_network(seals: MakeSeals) -> InProcessNetwork:
     return network
 
 
-def refused(peer: Peer, item: Item, sender: str, match: str) -> None:
+def refused(peer: Peer, item: GossipMessage, sender: str, match: str) -> None:
     """`peer` takes the item neither into its record nor into its model, and does not pass it on."""
     before = peer.model
     with pytest.raises(FlowerUnlearningError, match=match):
@@ -79,7 +79,7 @@ def test_nothing_is_taken_from_a_sender_that_is_no_member(seals: MakeSeals) -> N
     payloads = [
         Greeting("x"),
         seals("1").seal(member_item("1", "0", "2")),
-        Offer(sender="x", round=1, vector=np.zeros(3), applied=frozenset()),
+        ModelOffer(sender="x", round=1, vector=np.zeros(3), applied=frozenset()),
     ]
     for payload in payloads:
         with pytest.raises(SessionError, match="no member"):

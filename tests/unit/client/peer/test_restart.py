@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client.peer.items import Item
+from client.peer.gossip import GossipMessage
 from client.peer.journal import DirectoryJournal
 from tests.peers import FOUR, correction_item, counting_peer, member_item, request_item, samples
 
 
-def keep(directory: Path, *items: Item) -> None:
+def keep(directory: Path, *items: GossipMessage) -> None:
     """Put items into a journal unchecked, as the version before did."""
     journal = DirectoryJournal(directory)
     journal.items()

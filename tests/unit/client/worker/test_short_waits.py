@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from client.cli import app
 from client.worker import short_waits
-from client.worker.places import WorkerPlaces
+from client.worker.paths import WorkerPaths
 from client.worker.short_waits import SHORTEST_S, PatientClock, shorten
 
 
@@ -88,7 +88,7 @@ def test_another_flower_keeps_its_waits(monkeypatch, source, names, reason):
 def test_its_program_bears_flowers_name_and_runs_flowers(tmp_path):
     """So `check` and who looks at processes find a SuperNode."""
     tmp_path.chmod(0o700)
-    program = WorkerPlaces(tmp_path).short_waits_program()
+    program = WorkerPaths(tmp_path).short_waits_program()
     assert program.endswith("/flower-supernode")
     said = subprocess.run([sys.executable, program, "--version"], capture_output=True, text=True, check=True)
     assert said.stdout.startswith("Flower version:")

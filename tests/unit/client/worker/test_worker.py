@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from client.worker.places import WorkerPlaces
+from client.worker.paths import WorkerPaths
 from client.worker.server import ask_status
 from unlearning.errors import ConfigurationError
 
@@ -28,7 +28,7 @@ from pathlib import Path
 if "PRELOAD" in os.environ:
     from client.worker.server import preload
     assert preload().__name__ == "flwr_clientapp"
-from client.worker.places import WorkerPlaces
+from client.worker.paths import WorkerPaths
 from client.worker import freshness, server
 
 code = Path(sys.argv[2])
@@ -41,7 +41,7 @@ if "NO_FORK" in os.environ:
 if "DIE_AT_FORK" in os.environ:
     os.fork = lambda: os._exit(1)
 try:
-    server.Worker(WorkerPlaces(Path(sys.argv[1]))).run()
+    server.Worker(WorkerPaths(Path(sys.argv[1]))).run()
 except server.Child as child:
     launch = child.launch
 else:
@@ -54,7 +54,7 @@ class Site:
     """A worker's directory with a launcher; entered, with a worker that serves until it is left."""
 
     def __init__(self, directory: Path, **environment: str) -> None:
-        self.places = WorkerPlaces(directory)
+        self.places = WorkerPaths(directory)
         self.launcher = self.places.launchers / "flwr-clientapp"
         self.cold = directory / "cold-program"
         self.places.directory.mkdir(mode=0o700, exist_ok=True)
@@ -321,12 +321,12 @@ def test_a_directory_that_others_may_enter_is_refused(directory):
     directory.mkdir()
     directory.chmod(0o755)
     with pytest.raises(ConfigurationError, match="mode 700"):
-        WorkerPlaces(directory).prepare()
+        WorkerPaths(directory).prepare()
 
 
 def test_the_launcher_can_be_run_at_every_moment_while_another_node_writes_it(directory, monkeypatch):
     """SuperNodes of one host share it, and one may start while another's message does."""
-    places = WorkerPlaces(directory)
+    places = WorkerPaths(directory)
     places.prepare()
     program = places.launchers / "flwr-clientapp"
     seen = []
@@ -339,7 +339,7 @@ def test_the_launcher_can_be_run_at_every_moment_while_another_node_writes_it(di
 
 def test_a_second_worker_is_refused(directory):
     """The first keeps its place until it ends."""
-    places = WorkerPlaces(directory)
+    places = WorkerPaths(directory)
     places.prepare()
     with places.lock(), pytest.raises(ConfigurationError, match="has a worker already"), places.lock():
         pass

@@ -8,8 +8,8 @@ import pytest
 
 from server.federation.clients import Clients
 from server.federation.presence import register_clients
+from server.federation.unresponsive import presence
 from server.ledger import WAITING, ClientRecord, Ledger, LedgerWriter
-from server.ledger.silence import presence
 from strategies.roster import Member
 
 NOW = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)

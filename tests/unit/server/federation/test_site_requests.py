@@ -12,7 +12,7 @@ from strategies.site_requests import SITE_REQUEST_BYTES, SITE_REQUESTS
 from tests.programs import run_program
 from unlearning.deadlines import Ground
 from unlearning.errors import InvalidRequest
-from unlearning.plain import to_plain
+from unlearning.json_codec import to_plain
 from unlearning.requests import Granularity, Target
 
 NOW = datetime(2026, 1, 1, 8, tzinfo=UTC)

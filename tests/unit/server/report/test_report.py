@@ -22,7 +22,7 @@ from server.report.data import (
 from server.report.page import render_page
 from server.report.plots import BLUE, GREEN, ORANGE, PURPLE
 from server.report.words import FIGURE_NAMES, describe_measurements, duration, gaps, moment, share, size
-from unlearning.plain import from_plain
+from unlearning.json_codec import from_plain
 from unlearning.verification.discrimination import Estimate
 from unlearning.verification.measurement import Measurement, SetMeasure
 from unlearning.verification.optional_attacks import ATTACKS_ON_DEMAND

@@ -27,7 +27,7 @@ class CheckedReplies:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedExchange:
+class PendingExchange:
     """What was asked of whom, and so what an answer has to be like.
 
     model: the method's own (d,). nodes: by the clients that were asked. starts: the model (d,) that each was sent.

@@ -24,7 +24,7 @@ SORTS: Mapping[str, tuple[str, Callable[[DeletionRequest], Any]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ListQuery:
     """What a reader asked of the list. What makes no sense in an address counts as not said."""
 
     search: str = ""
@@ -34,7 +34,7 @@ class Asked:
     page: int = 1
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> "Asked":
+    def of(cls, query: Mapping[str, str]) -> "ListQuery":
         """Read an address's query."""
         state, sort = query.get("state", ""), query.get("sort", "id")
         return cls(
@@ -96,7 +96,7 @@ def states(today: date = date.max) -> Mapping[str, Callable[[DeletionRequest], b
     }
 
 
-def page_of(requests: Iterable[DeletionRequest], asked: Asked, today: date) -> ListPage:
+def page_of(requests: Iterable[DeletionRequest], asked: ListQuery, today: date) -> ListPage:
     """Return the page that was asked for."""
     everything = list(requests)
     known = states(today)

@@ -21,8 +21,8 @@ import numpy as np
 from pydantic import ConfigDict, with_config
 
 from unlearning.errors import SessionError
+from unlearning.json_codec import from_plain, to_plain
 from unlearning.parameters import Vector
-from unlearning.plain import from_plain, to_plain
 
 RELEASE = "release"
 """Under this key a correction's account has `AccountedRelease.values()`."""
@@ -51,7 +51,7 @@ class Seal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class GossipMessage:
     """One thing that every peer must learn. subject: the request's id, empty for a member."""
 
     kind: Kind
@@ -75,7 +75,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class ModelOffer:
     """A peer's model (d,) at the start of a round, and the ids of the corrections that it includes."""
 
     sender: str
@@ -95,7 +95,7 @@ class Greeting:
     is_new: bool = True
 
 
-Payload: TypeAlias = Item | Offer | Greeting
+Payload: TypeAlias = GossipMessage | ModelOffer | Greeting
 
 
 def length(vector: Vector) -> float:
@@ -104,19 +104,19 @@ def length(vector: Vector) -> float:
         return float(np.linalg.norm(vector.astype(np.float64)))
 
 
-def item_values(item: Item) -> dict[str, Any]:
+def item_values(item: GossipMessage) -> dict[str, Any]:
     """Return the item without its vector, for JSON; `item_from` is the inverse."""
     plain = to_plain(replace(item, vector=None))
     return {name: value for name, value in plain.items() if value is not None}
 
 
-def item_from(values: Mapping[str, Any], vector: Vector | None) -> Item:
+def item_from(values: Mapping[str, Any], vector: Vector | None) -> GossipMessage:
     """Return the item of `item_values`.
 
     Raises:
         SessionError: the values are not those of an item.
     """
     try:
-        return replace(from_plain(Item, {**values, "vector": None}), vector=vector)
+        return replace(from_plain(GossipMessage, {**values, "vector": None}), vector=vector)
     except (TypeError, ValueError) as exc:
         raise SessionError(f"Malformed item: {exc!s:.200}.") from exc

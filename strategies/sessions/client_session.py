@@ -31,7 +31,7 @@ from strategies.sessions.payloads import (
 from strategies.sessions.session_pb2_grpc import SessionServiceStub
 from unlearning.errors import SessionError
 from unlearning.growing_pause import GrowingPause
-from unlearning.plain import to_plain
+from unlearning.json_codec import to_plain
 from unlearning.protocol import own_version
 
 _log = getLogger(__name__)
@@ -76,12 +76,12 @@ def run_client_session(
     """
     started = time.monotonic()
     with open_channel(invitation.address, tls) as channel:
-        attendance = _Attendance(channel, invitation, answer, node_id, is_over, reconnect_s)
+        attendance = _ClientSession(channel, invitation, answer, node_id, is_over, reconnect_s)
         attendance.run()
     return replace(attendance.account, seconds=time.monotonic() - started)
 
 
-class _Attendance:
+class _ClientSession:
     """One client's stay in a session, over as many connections as it takes."""
 
     def __init__(

@@ -9,7 +9,7 @@ import pytest
 
 from unlearning.certified import AccountedRelease, Sensitivity
 from unlearning.errors import InvalidRequest
-from unlearning.plain import from_plain, restore, to_plain, with_arrays
+from unlearning.json_codec import from_plain, restore, to_plain, with_arrays
 from unlearning.requests import Exclusions, Forget, Target
 
 RELEASE = {"name": "r", "number": 1, "sigma": 0.5, "sensitivity": None}

@@ -9,13 +9,13 @@ from server.federation.clients import Clients
 from server.federation.observing import ServerTestSet
 from server.federation.state import FederationState
 from server.federation.suspensions import sentences, suspended
+from server.federation.unresponsive import REMEDY, sentence, unresponsive_clients
 from server.ledger import LEFT_OUT, RoundRecord
-from server.ledger.silence import REMEDY, sentence, silent_clients
 from strategies.exchange import NO_ANSWER, Exchange
 from strategies.round_plan import RoundOutcome
 from strategies.sessions.payloads import ACCOUNT, SessionStatistics
+from unlearning.json_codec import to_plain
 from unlearning.peak_memory import PeakMemory
-from unlearning.plain import to_plain
 
 _log = getLogger(__name__)
 
@@ -31,7 +31,7 @@ class RoundResult:
 
 
 @dataclass(slots=True, kw_only=True)
-class RoundRecords:
+class RoundLog:
     """Writes what rounds were like into the ledger, for `watch` and for the record.
 
     in_a_row: so many ordinary rounds in a row were not committed.
@@ -88,7 +88,7 @@ class RoundRecords:
 
     def _name_silent(self) -> None:
         """Say which clients count as online and answer no more."""
-        for client, rounds in silent_clients(self.clients.writer.ledger).items():
+        for client, rounds in unresponsive_clients(self.clients.writer.ledger).items():
             _log.error("%s %s", sentence(client, rounds), REMEDY)
 
     def _metrics(self, done: RoundResult) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from server.certificate.checks import Outcome
-from server.certificate.stamping import Stamping
 from server.certificate.timestamp import TimestampAuthority, check_timestamp
+from server.certificate.timestamp_worker import TimestampWorker
 from server.ledger import Ledger
 from tests import ledgers
 from tests.deletion_service import FORGETTING, LiveLoop, wait_until
@@ -47,19 +47,19 @@ def authority(kept: Authority) -> Authority:
     return kept
 
 
-Start = Callable[[], Stamping]
+Start = Callable[[], TimestampWorker]
 
 
 @pytest.fixture
 def start(
     ledger: Ledger, tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Start]:
-    monkeypatch.setattr("server.certificate.stamping._POLL_S", 0.01)
+    monkeypatch.setattr("server.certificate.timestamp_worker._POLL_S", 0.01)
     with ExitStack() as running:
 
-        def begin() -> Stamping:
+        def begin() -> TimestampWorker:
             asked = TimestampAuthority(url=authority.url, certificate=authority.file)
-            made = Stamping(ledger, tmp_path / "reports", asked, pause=SOON)
+            made = TimestampWorker(ledger, tmp_path / "reports", asked, pause=SOON)
             made.start()
             running.callback(made.stop)
             return made
@@ -159,7 +159,7 @@ def test_an_authority_that_cannot_be_checked_is_refused_at_the_start(
     """And so is one that is named by half."""
     asked = TimestampAuthority(url=authority.url, certificate=authority.directory / "tsa.key")
     with pytest.raises(CertificateError, match="holds no certificates"):
-        Stamping(ledger, tmp_path, asked).start()
+        TimestampWorker(ledger, tmp_path, asked).start()
     for url, file in ((authority.url, None), ("", authority.file)):
         with pytest.raises(ConfigurationError, match="give both"):
             TimestampAuthority.of(url, file)

@@ -26,7 +26,7 @@ _LONGEST_SOCKET_PATH = 100  # of 104 to 108 bytes that a Unix socket's address h
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerPlaces:
+class WorkerPaths:
     """The files under `directory`."""
 
     directory: Path

@@ -53,7 +53,7 @@ class Session:
     csrf: str = field(default_factory=lambda: secrets.token_urlsafe(32))
 
 
-class Door:
+class LoginLink:
     """The one-time link, and the session of the browser that came by it. say: prints a line in the terminal."""
 
     def __init__(self, port: int, say: Callable[[str], None]) -> None:
@@ -106,10 +106,10 @@ class Door:
         return own and site in ("same-origin", "none")
 
 
-class Guard:
+class AuthMiddleware:
     """ASGI middleware that asks the door of each request, and puts the headers on each answer."""
 
-    def __init__(self, app: ASGIApp, door: Door) -> None:
+    def __init__(self, app: ASGIApp, door: LoginLink) -> None:
         self._app = app
         self._door = door
 
@@ -148,7 +148,7 @@ class Guard:
         return None
 
 
-async def enter(door: Door, request: Request) -> Response:
+async def enter(door: LoginLink, request: Request) -> Response:
     """Answer a browser that brings the token, in a form or by the link: a cookie and the first page."""
     is_form = request.method == "POST"
     session = door.enter(await _posted_token(request) if is_form else request.query_params.get("token", ""))

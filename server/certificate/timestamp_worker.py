@@ -29,7 +29,7 @@ _STOP_WITHIN_S = 5.0
 
 
 @dataclass(slots=True)
-class Stamping:
+class TimestampWorker:
     """The timestamps of one service, fetched one after the other by a thread of its own. `pause` is one for tests.
 
     _waiting: ids of requests, in the order of their completion.

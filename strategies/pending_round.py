@@ -20,7 +20,7 @@ from unlearning.untrusted import reason_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedRound:
+class PendingRound:
     """What was sent to whom, and so what an answer has to be like.
 
     task: what is learnt. model: the global one (d,). sent: the arrays beside it.

@@ -30,7 +30,7 @@ from unlearning.methods.method import PreparedStore
 from unlearning.methods.preparation import FederatedRound
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
-from unlearning.stores import MemoryStore
+from unlearning.runtime.stores import MemoryStore
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings

@@ -33,10 +33,10 @@ from strategies.messages import (
     with_values,
 )
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, UpdateRefused, VersionMismatch
-from unlearning.json_codec import from_plain, to_plain
-from unlearning.peak_memory import MemoryWatch
 from unlearning.protocol import PROTOCOL, check_protocol
 from unlearning.requests import Forget
+from unlearning.runtime.json_codec import from_plain, to_plain
+from unlearning.runtime.peak_memory import MemoryWatch
 from unlearning.tasks.own_code import name_of
 from unlearning.tasks.task import forgotten_mask
 from unlearning.untrusted import as_line

@@ -21,8 +21,8 @@ from client.sites import SiteLoader
 from flower_unlearning_names import refuse_shadows
 from strategies import built_in
 from strategies.messages import SESSION, WHOAMI
-from strategies.task_source import LoadSite, MakeTask, TaskSource
-from unlearning.durable_files import keep_private
+from strategies.settings.task_source import LoadSite, MakeTask, TaskSource
+from unlearning.runtime.durable_files import keep_private
 
 HANDLERS: dict[str, Handler] = {**IN_SESSIONS, SESSION: handle_session, WHOAMI: handle_whoami}
 """What answers a message of each type."""

@@ -14,11 +14,11 @@ from client.noise_commands import StateDir
 from client.noise_commands import app as noise_app
 from client.worker.paths import WorkerPaths, default_directory
 from strategies.installation import CONFIG_DIR, STATE_ROOT, UNITS_DIR, Host
-from unlearning.deadlines import Particulars
 from unlearning.errors import InvalidRequest
-from unlearning.json_codec import to_plain
+from unlearning.gdpr import Particulars
 from unlearning.methods import DEFAULT_METHOD
 from unlearning.requests import Granularity, Target, parse_sample_ids
+from unlearning.runtime.json_codec import to_plain
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="File a deletion request at the client's own site."

@@ -4,10 +4,10 @@ import sys
 
 import typer
 
-from unlearning.command_output import outlive_readers
-from unlearning.durable_files import keep_private
 from unlearning.errors import FlowerUnlearningError
-from unlearning.gc_tuning import end_without_collecting
+from unlearning.runtime.command_output import outlive_readers
+from unlearning.runtime.durable_files import keep_private
+from unlearning.runtime.gc_tuning import end_without_collecting
 
 
 def run_command(app: typer.Typer) -> None:

@@ -8,10 +8,10 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 
 from unlearning.errors import CheckpointError
-from unlearning.json_codec import from_plain, to_plain
 from unlearning.pseudonyms import merge_keyed
 from unlearning.requests import NOTHING, Forget
-from unlearning.stores import Arrays, Store
+from unlearning.runtime.json_codec import from_plain, to_plain
+from unlearning.runtime.stores import Arrays, Store
 
 _RECORD = "flower-unlearning"
 _KEPT = f"{_RECORD}/kept/"

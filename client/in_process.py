@@ -13,7 +13,7 @@ from client.answering import answer as answer_message
 from client.app import HANDLERS
 from client.sites import SiteCache, SiteLoader
 from strategies import built_in
-from unlearning.durable_files import keep_private
+from unlearning.runtime.durable_files import keep_private
 
 
 def clients_in_process() -> Callable[[Message, Context], Message]:

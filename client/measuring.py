@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from client.planted_noise import note_score
 from client.work import ClientWork
 from strategies.messages import arrays_content, vector_of
-from strategies.run_config import local_seed
+from strategies.settings.run_config import local_seed
 from unlearning.errors import DataError
 from unlearning.parameters import Vector
 from unlearning.tasks.task import Examples, forgotten_mask

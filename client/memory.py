@@ -10,7 +10,7 @@ runs and restarts, and whoever operates the server cannot talk a client out of i
     state-dir/sent/KEY.json       requests with the server's answer, without the ids of samples and people's texts
     state-dir/problem             what is wrong with this site's set-up, as it or the server found; empty: nothing
     state-dir/sample-ids          the ids of the samples that may be used, one a line, as they were last loaded
-    state-dir/kept/METHOD/...     what methods keep here from round to round (`unlearning.stores`)
+    state-dir/kept/METHOD/...     what methods keep here from round to round (`unlearning.runtime.stores`)
     state-dir/last-answer         the last answer, in case it is lost on its way (`client.last_answer`)
     state-dir/version             of the program (`unlearning.protocol`); an older one does not touch the directory
     state-dir/planted-noise.npz   noise that the owner planted, noise-scores.json what it says (`client.planted_noise`)
@@ -28,14 +28,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from strategies.site_requests import SITE_REQUEST_BYTES, SITE_REQUESTS
-from unlearning.deadlines import NOTHING_GIVEN, Particulars
-from unlearning.durable_files import close_state, write_atomically
 from unlearning.errors import CheckpointError, InvalidRequest
-from unlearning.json_codec import from_plain, to_plain
+from unlearning.gdpr import NOTHING_GIVEN, Particulars
 from unlearning.protocol import VERSION_FILE, claim_directory
 from unlearning.pseudonyms import merge_keyed
 from unlearning.requests import NOTHING, Forget, Target
-from unlearning.stores import DirectoryStore, Store
+from unlearning.runtime.durable_files import close_state, write_atomically
+from unlearning.runtime.json_codec import from_plain, to_plain
+from unlearning.runtime.stores import DirectoryStore, Store
 
 if TYPE_CHECKING:
     from flwr.app import Context

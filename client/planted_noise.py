@@ -19,11 +19,11 @@ import torch
 from numpy.typing import NDArray
 
 from client.memory import PLANTED, SCORES, state_dir_of
-from unlearning.archive import pack_arrays
-from unlearning.durable_files import write_anew, write_atomically
 from unlearning.errors import DataError
-from unlearning.json_codec import from_plain, to_plain
 from unlearning.parameters import Vector, content_hash
+from unlearning.runtime.archive import pack_arrays
+from unlearning.runtime.durable_files import write_anew, write_atomically
+from unlearning.runtime.json_codec import from_plain, to_plain
 from unlearning.tasks.arrays import read_archive
 from unlearning.tasks.npz import KEYS, LAYOUT, TRAIN
 from unlearning.tasks.task import Examples, Task, numbered

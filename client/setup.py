@@ -8,9 +8,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from strategies.installation import DEPLOY, Host
-from unlearning.durable_files import write_atomically
 from unlearning.errors import ConfigurationError
-from unlearning.foreign_files import read_plain
+from unlearning.runtime.durable_files import write_atomically
+from unlearning.runtime.foreign_files import read_plain
 
 PUBLIC_KEY, UNIT = "client-key.pub", "flower-supernode"
 

@@ -6,11 +6,11 @@ from typing import Any, TypeAlias
 
 from client.memory import ClientMemory
 from strategies.built_in import NO_TABLE, part_of
-from strategies.task_source import AppSettings, LoadSite, TaskSource
-from unlearning.freed_memory import overwrite_freed
+from strategies.settings.task_source import AppSettings, LoadSite, TaskSource
 from unlearning.methods.method import ClientSite
 from unlearning.pseudonyms import names_of, reveal
 from unlearning.requests import Forget
+from unlearning.runtime.freed_memory import overwrite_freed
 from unlearning.tasks import drop_own_data
 from unlearning.tasks.own_code import load_own_site
 from unlearning.tasks.task import Examples, Task, forgotten_mask

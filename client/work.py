@@ -10,10 +10,10 @@ from client.memory import ClientMemory
 from client.sites import LoadedSite, Sites
 from strategies.joint_exchange import MEASURE_TOO
 from strategies.messages import FROZEN_PART, round_of
-from strategies.run_config import RunSettings, local_seed
-from unlearning.json_codec import from_plain
+from strategies.settings.run_config import RunSettings, local_seed
 from unlearning.pseudonyms import reveal
 from unlearning.requests import Forget
+from unlearning.runtime.json_codec import from_plain
 from unlearning.tasks.task import Examples, Task, forgotten_mask
 from unlearning.training import TrainingSettings, check_frozen_part
 

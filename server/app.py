@@ -20,7 +20,7 @@ import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from unlearning.gc_tuning import end_without_collecting, nothing_collected
+from unlearning.runtime.gc_tuning import end_without_collecting, nothing_collected
 
 with nothing_collected():  # PyTorch, SciPy and scikit-learn come with it
     from server.live_loop import LiveLoop
@@ -56,15 +56,15 @@ from strategies import built_in
 from strategies.fedavg import FedAvg
 from strategies.roster import Roster
 from strategies.round_plan import RoundPlan
-from strategies.run_config import RunSettings
 from strategies.sessions.endpoint import Endpoint
 from strategies.sessions.session_grid import SessionGrid
-from strategies.task_source import LoadTest, MakeTask, TaskSource
-from unlearning.durable_files import keep_private, write_atomically
+from strategies.settings.run_config import RunSettings
+from strategies.settings.task_source import LoadTest, MakeTask, TaskSource
 from unlearning.errors import AppError, ConfigurationError, Fenced
 from unlearning.methods.costs import training_flops
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.parameters import content_hash, size_of_vector
+from unlearning.runtime.durable_files import keep_private, write_atomically
 from unlearning.tasks.own_code import load_own_test
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import initial_parameters, structure

@@ -33,10 +33,10 @@ from server.federation.state import FederationState, Phase
 from server.federation.step import Move, RoundDone, Step
 from server.requests.admission import FEDERATION, admit
 from unlearning.errors import IllegalMove, RequestError, TrainingFailed
-from unlearning.json_codec import to_plain
 from unlearning.methods.eligibility import FederationProfile
-from unlearning.peak_memory import MemoryWatch
 from unlearning.requests import DeletionRequest, Status
+from unlearning.runtime.json_codec import to_plain
+from unlearning.runtime.peak_memory import MemoryWatch
 
 _log = getLogger(__name__)
 

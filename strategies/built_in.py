@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from strategies.task_source import Settings, TaskSource
+from strategies.settings.task_source import Settings, TaskSource
 from unlearning import tasks
 from unlearning.tasks import Examples, Site, Task, TaskSettings
 

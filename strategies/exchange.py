@@ -17,8 +17,8 @@ from flwr.serverapp import Grid
 from strategies.fetching import LOST_S, SLOWEST_LINK, CountingGrid, Fetched, Fetches, Lost
 from strategies.messages import LASTING, PEAK_MEMORY, WHOAMI, Json, count_bytes, values_of, with_content
 from unlearning.errors import UpdateRefused, VersionMismatch
-from unlearning.peak_memory import Memory
 from unlearning.protocol import PROTOCOL, check_protocol
+from unlearning.runtime.peak_memory import Memory
 from unlearning.untrusted import as_line, reason_of
 
 _log = getLogger(__name__)

@@ -39,15 +39,15 @@ from strategies.pending_round import PendingRound
 from strategies.prepared_rounds import KeptInMemory
 from strategies.roster import Member, Roster
 from strategies.round_plan import RoundOutcome, RoundPlan
-from strategies.run_config import RunSettings
-from strategies.task_source import MakeTask, TaskSource
+from strategies.settings.run_config import RunSettings
+from strategies.settings.task_source import MakeTask, TaskSource
 from strategies.update_checks import STATISTICS, over_the_median
 from strategies.waiting import wait_for
 from unlearning.buffers import deviations, without_buffers
-from unlearning.json_codec import to_plain
 from unlearning.methods.method import Reply
 from unlearning.methods.preparation import FederatedRound
 from unlearning.requests import NOTHING, Exclusions, Forget
+from unlearning.runtime.json_codec import to_plain
 from unlearning.tasks.task import Task
 from unlearning.training import frozen_part, initial_parameters
 

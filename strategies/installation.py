@@ -13,8 +13,8 @@ from grp import getgrnam
 from pathlib import Path
 from pwd import getpwnam
 
-from unlearning.durable_files import make_private, write_anew
 from unlearning.errors import DeploymentError
+from unlearning.runtime.durable_files import make_private, write_anew
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
 """Of a checkout, and of an installed package, which has it beside its modules."""

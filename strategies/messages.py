@@ -25,12 +25,12 @@ from flwr.common.constant import SType
 from numpy.typing import NDArray
 
 from unlearning.errors import DataError, FlowerUnlearningError, UpdateRefused
-from unlearning.json_codec import from_plain, to_plain
 from unlearning.methods.method import Instruction, Reply
 from unlearning.parameters import Vector
 from unlearning.protocol import stamped
 from unlearning.requests import NOTHING, Forget
-from unlearning.stores import Arrays
+from unlearning.runtime.json_codec import from_plain, to_plain
+from unlearning.runtime.stores import Arrays
 from unlearning.training import TrainingSettings
 from unlearning.untrusted import MAX_ARRAYS, as_line, json_object, npy_array
 

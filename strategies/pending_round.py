@@ -14,7 +14,7 @@ from unlearning.buffers import check_variances, without_buffers
 from unlearning.errors import UpdateRefused
 from unlearning.methods.method import Reply
 from unlearning.parameters import Vector
-from unlearning.stores import Arrays
+from unlearning.runtime.stores import Arrays
 from unlearning.tasks.task import Task
 from unlearning.untrusted import reason_of
 

@@ -13,7 +13,7 @@ from strategies.round_plan import RoundRules
 from unlearning.methods.method import PreparedStore
 from unlearning.methods.preparation import FederatedRound
 from unlearning.requests import Exclusions
-from unlearning.stores import MemoryStore, Store
+from unlearning.runtime.stores import MemoryStore, Store
 
 
 def own_arrays(name: str, done: FederatedRound) -> FederatedRound:

@@ -8,7 +8,7 @@ from unlearning.methods.preparation import Preparation, Prepared
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.pseudonyms import SubjectKeys
 from unlearning.requests import Exclusions, Forget, Target
-from unlearning.stores import Arrays
+from unlearning.runtime.stores import Arrays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

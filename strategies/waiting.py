@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Collection
 from logging import getLogger
 
-from unlearning.growing_pause import GrowingPause
+from unlearning.runtime.growing_pause import GrowingPause
 
 _log = getLogger(__name__)
 _SAY_AGAIN = GrowingPause(first_s=10.0, longest_s=300.0)

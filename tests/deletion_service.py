@@ -13,9 +13,9 @@ from server.api import deletion_pb2 as pb
 from server.api.client import DeletionClient
 from server.ledger import ClientRecord, Ledger, RoundRecord
 from server.requests.admission import FEDERATION
-from unlearning.json_codec import to_plain
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
+from unlearning.runtime.json_codec import to_plain
 
 SERVICE = pb.DESCRIPTOR.services_by_name["DeletionService"]
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

@@ -18,7 +18,7 @@ from server.state_directory.ledger_address import ledger_url
 from server.state_directory.subject_key import subject_keys
 from strategies import built_in
 from strategies.in_process_grid import InProcessGrid
-from strategies.run_config import RunSettings
+from strategies.settings.run_config import RunSettings
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.tasks import Task, make_task
 

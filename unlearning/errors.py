@@ -46,7 +46,16 @@ from collections.abc import Sequence
 
 
 class FlowerUnlearningError(Exception):
-    """The root of this project's errors; its message says what happened and what to do."""
+    """The root of this project's errors; its message says what happened and what to do.
+
+    `code` is a short, stable name of the cause ("too-many-samples"), where the class does not say it, and `fields`
+    are the values that the message contains. Programs and tests read these; the wording of a message may change.
+    """
+
+    def __init__(self, message: str = "", *, code: str = "", **fields: object) -> None:
+        self.code = code
+        self.fields = fields
+        super().__init__(message)
 
 
 class ConfigurationError(FlowerUnlearningError):
@@ -81,9 +90,9 @@ class UpdateRefused(FlowerUnlearningError):
 class MethodFailed(FlowerUnlearningError):
     """An unlearning method cannot go on; `retryable` says whether trying again can help."""
 
-    def __init__(self, message: str, *, retryable: bool) -> None:
+    def __init__(self, message: str, *, retryable: bool, code: str = "", **fields: object) -> None:
         self.retryable = retryable
-        super().__init__(message)
+        super().__init__(message, code=code, **fields)
 
 
 class TrainingFailed(FlowerUnlearningError):

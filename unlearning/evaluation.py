@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unlearning.devices import computing_device, inputs_for, targets_for
 from unlearning.parameters import Vector
+from unlearning.runtime.devices import computing_device, inputs_for, targets_for
 from unlearning.tasks.batches import InOrder
 from unlearning.tasks.task import Examples, PerExample, Task
 from unlearning.training import model_with

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from unlearning.durable_files import write_atomically
 from unlearning.errors import VersionMismatch
+from unlearning.runtime.durable_files import write_atomically
 
 PROTOCOL_VERSION = 1
 PROTOCOL = "protocol-version"

@@ -22,9 +22,9 @@ from datetime import date, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any
 
-from unlearning.deadlines import Ground
 from unlearning.errors import InvalidRequest
-from unlearning.json_codec import Sorted
+from unlearning.gdpr import Ground
+from unlearning.runtime.json_codec import Sorted
 
 MAX_SAMPLE_IDS = 1_000_000
 MAX_ID_LENGTH = 200

@@ -11,7 +11,6 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
-from unlearning.devices import computing_device, inputs_for, targets_for
 from unlearning.errors import AppError, DataError, UpdateRefused
 from unlearning.own_training import run_own_training
 from unlearning.parameters import (
@@ -26,6 +25,7 @@ from unlearning.parameters import (
     size_of_vector,
 )
 from unlearning.recorded_step import RecordedStep, where_steps_can_be_recorded
+from unlearning.runtime.devices import computing_device, inputs_for, targets_for
 from unlearning.tasks import losses
 from unlearning.tasks.batches import Shuffled, data_loader
 from unlearning.tasks.task import Examples, Task

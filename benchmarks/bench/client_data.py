@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from benchmarks.bench import measures
 from benchmarks.bench.cases import Case, GaussianNoise, Setting
 from benchmarks.bench.first_pass import FirstPass
-from unlearning.archive import pack_arrays
-from unlearning.durable_files import write_atomically
 from unlearning.requests import Exclusions, Granularity, Target
+from unlearning.runtime.archive import pack_arrays
+from unlearning.runtime.durable_files import write_atomically
 from unlearning.tasks import load_server_test, load_site
 from unlearning.tasks.npz import TRAIN
 from unlearning.tasks.settings import TaskSettings

@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from unlearning.durable_files import write_atomically
 from unlearning.errors import ConfigurationError
+from unlearning.runtime.durable_files import write_atomically
 
 if TYPE_CHECKING:
     from benchmarks.bench.columns import Row

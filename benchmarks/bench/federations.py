@@ -29,11 +29,11 @@ from server.requests.admission import admit
 from strategies import built_in
 from strategies.in_process_grid import InProcessGrid
 from strategies.messages import told_values
-from strategies.run_config import RunSettings
-from unlearning.durable_files import file_lock, write_atomically
+from strategies.settings.run_config import RunSettings
 from unlearning.errors import ConfigurationError, TrainingFailed
 from unlearning.methods.registry import preparations
 from unlearning.requests import DeletionRequest, Exclusions
+from unlearning.runtime.durable_files import file_lock, write_atomically
 from unlearning.tasks.task import Task
 from unlearning.training import initial_parameters
 

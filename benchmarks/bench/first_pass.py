@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from strategies import built_in
-from strategies.run_config import RunSettings
-from unlearning.archive import pack_arrays
+from strategies.settings.run_config import RunSettings
 from unlearning.batched_training import train_federations
-from unlearning.durable_files import file_lock, write_atomically
 from unlearning.evaluation import predict
+from unlearning.runtime.archive import pack_arrays
+from unlearning.runtime.durable_files import file_lock, write_atomically
 from unlearning.tasks.task import Examples
 from unlearning.verification.margins import Values, margins
 from unlearning.verification.u_lira import vulnerability

@@ -12,9 +12,9 @@ from server.ledger import Ledger
 from unlearning.buffers import without_buffers
 from unlearning.errors import DataError
 from unlearning.evaluation import evaluate, predict
-from unlearning.json_codec import to_plain
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.parameters import Vector
+from unlearning.runtime.json_codec import to_plain
 from unlearning.tasks.task import Examples, Task
 from unlearning.verification import gaussian_poison
 from unlearning.verification.backdoor import Trigger, attack_success_rate, triggered_test
@@ -87,7 +87,7 @@ def costs_of_reports(reports: Sequence[Mapping[str, Any]]) -> Row:
 def peak_memory(peaks: Iterable[Mapping[str, int | None] | None]) -> int | None:
     """Return the most memory of a client, in bytes: of the accelerator where there is one, else of its process.
 
-    peaks: as rounds and reports have them (`unlearning.peak_memory`); None where none of them says.
+    peaks: as rounds and reports have them (`unlearning.runtime.peak_memory`); None where none of them says.
     """
     known = [peak for peak in peaks if peak]
     device = [most for peak in known if (most := peak["client_device_bytes"])]

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from benchmarks.bench.cases import Case
 from benchmarks.bench.client_data import DEALING_SEED, ClientData
 from benchmarks.bench.columns import ORIGINAL, Row
-from unlearning.archive import pack_arrays
-from unlearning.durable_files import write_atomically
 from unlearning.evaluation import predict
 from unlearning.parameters import Vector
 from unlearning.requests import Forget
+from unlearning.runtime.archive import pack_arrays
+from unlearning.runtime.durable_files import write_atomically
 from unlearning.tasks.task import Examples, Task, forgotten_mask, join
 from unlearning.verification.klom import klom, summary
 from unlearning.verification.margins import margins

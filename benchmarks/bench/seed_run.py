@@ -25,12 +25,12 @@ from server.deletion.measuring import forget_sets
 from server.federation.context import FederationContext
 from server.federation.observing import ServerTestSet, observe_all
 from server.federation.state import FederationState
-from strategies.run_config import RunSettings
+from strategies.settings.run_config import RunSettings
 from unlearning.batched_training import suits, train_federations
-from unlearning.durable_files import write_atomically
-from unlearning.json_codec import from_plain
 from unlearning.methods.registry import method_named
 from unlearning.requests import Status
+from unlearning.runtime.durable_files import write_atomically
+from unlearning.runtime.json_codec import from_plain
 from unlearning.tasks.task import Task
 from unlearning.verification.measurement import Measurement, measure
 from unlearning.verification.observations import merge

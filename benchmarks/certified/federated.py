@@ -24,7 +24,7 @@ from unlearning.methods.hf_online.sensitivity import KeptBound
 from unlearning.methods.hf_online.vectors import CarryVectors, kept_vector
 from unlearning.methods.preparation import Prepared
 from unlearning.parameters import Vector, content_hash
-from unlearning.stores import MemoryStore
+from unlearning.runtime.stores import MemoryStore
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings

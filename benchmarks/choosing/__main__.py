@@ -12,7 +12,7 @@ from benchmarks.choosing.measured import CASES, comparison
 from benchmarks.choosing.page import with_tables
 from benchmarks.choosing.picture import draw
 from server.requests.comparisons import FILE, Comparison
-from unlearning.json_codec import to_plain
+from unlearning.runtime.json_codec import to_plain
 
 PAGE = Path("docs/choosing.md")
 PICTURE = PAGE.with_suffix(".png")

@@ -26,8 +26,8 @@ from benchmarks.decentralised.tables import document, drawing
 from benchmarks.tables import Row, provenance
 from benchmarks.tables import write as write_page
 from unlearning.decentralised import CorrectionSettings, PeerCurvature
-from unlearning.durable_files import write_atomically
 from unlearning.requests import Granularity
+from unlearning.runtime.durable_files import write_atomically
 
 DIAGONAL = CorrectionSettings(curvature=PeerCurvature.FISHER_DIAGONAL, damping=1.0)
 """The paper's O(d) curvature. A diagonal misses that neighbouring pixels go together: with less damping steps are

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server.processes.flower_control import ConfigValue
-from strategies.run_config import RunSettings
+from strategies.settings.run_config import RunSettings
 from unlearning.errors import ConfigurationError
 from unlearning.methods.registry import check_supports, method_named
 from unlearning.requests import Granularity, Target

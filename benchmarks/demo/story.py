@@ -31,9 +31,9 @@ from server.processes.app_directory import write_app
 from server.processes.layout import FLEET_SPEAKS_HTTP
 from server.state_directory.files import REPORTS
 from server.state_directory.ledger_address import ledger_url
-from unlearning.durable_files import make_private
 from unlearning.errors import ConfigurationError, DeploymentError, FlowerUnlearningError
 from unlearning.requests import OPEN_STATUSES, Status
+from unlearning.runtime.durable_files import make_private
 
 REPORT_PAGE, REPORT_JSON, CERTIFICATE = "report.html", "report.json", "certificate.json"
 

@@ -21,10 +21,10 @@ from flwr.serverapp.strategy import FedAvg as StockFedAvg
 from strategies.exchange import exchange
 from strategies.fedavg import FedAvg
 from strategies.messages import vector_of
-from strategies.run_config import RunSettings
 from strategies.sessions.endpoint import Endpoint
 from strategies.sessions.payloads import ACCOUNT, SessionStatistics
 from strategies.sessions.session_grid import SessionGrid
+from strategies.settings.run_config import RunSettings
 from strategies.unlearning_strategy import UnlearningStrategy
 from unlearning.methods.registry import method_named
 from unlearning.parameters import content_hash

@@ -28,7 +28,7 @@ from benchmarks.timing import time_call
 from server.federation.checkpoints import CheckpointStore
 from server.federation.state import ActiveDeletion, FederationState, Phase
 from server.ledger import Ledger
-from strategies.run_config import RunSettings
+from strategies.settings.run_config import RunSettings
 from unlearning.methods.method import UnlearningState
 from unlearning.requests import Granularity, Status, Target
 from unlearning.tasks import make_task

@@ -88,7 +88,7 @@ def _empty_rounds(grid: Grid) -> Any:
 def _our_rounds(grid: Grid, context: Context) -> Any:
     from strategies.exchange import exchange
     from strategies.fedavg import FedAvg
-    from strategies.run_config import RunSettings
+    from strategies.settings.run_config import RunSettings
     from unlearning.tasks import make_task
 
     settings = RunSettings.from_run_config(context.run_config)

@@ -11,9 +11,9 @@ from typing import Any
 from client.peer.gossip import RELEASE, GossipMessage, Kind, ModelOffer
 from unlearning.certified.privacy_accountant import AccountedRelease
 from unlearning.errors import FlowerUnlearningError, SessionError
-from unlearning.json_codec import from_plain
 from unlearning.parameters import Vector, check_finite, check_length
 from unlearning.requests import MAX_ID_LENGTH, Granularity
+from unlearning.runtime.json_codec import from_plain
 
 _MAX_SUBJECT_LENGTH = 2 * MAX_ID_LENGTH
 _MAX_ADDRESS_LENGTH = 300

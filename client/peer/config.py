@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from client.peer.admission import Limits
 from client.peer.gossip import length
 from client.peer.rules import PeerRules
-from strategies.run_config import TYPED
 from strategies.sessions.endpoint import Tls
+from strategies.settings.run_config import TYPED
 from strategies.tls_files import is_loopback, read_pem
 from unlearning.buffers import buffer_positions
 from unlearning.certified import logistic_constants, trajectory_norm, unmet_assumptions

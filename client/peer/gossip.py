@@ -21,8 +21,8 @@ import numpy as np
 from pydantic import ConfigDict, with_config
 
 from unlearning.errors import SessionError
-from unlearning.json_codec import from_plain, to_plain
 from unlearning.parameters import Vector
+from unlearning.runtime.json_codec import from_plain, to_plain
 
 RELEASE = "release"
 """Under this key a correction's account has `AccountedRelease.values()`."""

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Annotated, Protocol
 
 from client.peer.gossip import GossipMessage
-from unlearning.archive import pack, unpack
-from unlearning.durable_files import make_private, sync_directory, write_atomically
 from unlearning.errors import CheckpointError, VersionMismatch
-from unlearning.json_codec import Sorted, from_plain, to_plain
 from unlearning.parameters import Vector
 from unlearning.protocol import claim_directory
 from unlearning.requests import Forget
+from unlearning.runtime.archive import pack, unpack
+from unlearning.runtime.durable_files import make_private, sync_directory, write_atomically
+from unlearning.runtime.json_codec import Sorted, from_plain, to_plain
 
 _log = getLogger(__name__)
 

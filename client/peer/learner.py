@@ -33,9 +33,9 @@ from unlearning.decentralised import (
     sample_correction,
 )
 from unlearning.errors import InvalidRequest
-from unlearning.json_codec import to_plain
 from unlearning.parameters import Vector
 from unlearning.requests import Forget
+from unlearning.runtime.json_codec import to_plain
 from unlearning.tasks.task import Examples, Task, forgotten_mask, unknown_ids
 from unlearning.training import TrainingSettings, local_seed
 

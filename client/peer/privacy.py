@@ -9,7 +9,7 @@ from typing import Any
 from client.peer.gossip import RELEASE, Kind
 from client.peer.record import Record
 from unlearning.certified.privacy_accountant import Account, AccountedRelease
-from unlearning.json_codec import from_plain
+from unlearning.runtime.json_codec import from_plain
 
 _SHOWN = ("num_releases", "spent_epsilon", "spent_delta", "delta", "budget_epsilon", "basis", "unmet")
 

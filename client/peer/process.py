@@ -24,9 +24,9 @@ from client.peer.work import carry_out, missing_statistics, next_work
 from unlearning.certified import feature_norm
 from unlearning.decentralised.deletion import MAX_SHARED_DIMENSION
 from unlearning.errors import DataError, FlowerUnlearningError, RequestError, SessionError, VersionMismatch
-from unlearning.growing_pause import GrowingPause
-from unlearning.json_codec import from_plain
 from unlearning.requests import Target
+from unlearning.runtime.growing_pause import GrowingPause
+from unlearning.runtime.json_codec import from_plain
 from unlearning.tasks import load_site, make_task
 from unlearning.training import initial_parameters
 

@@ -11,7 +11,7 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any
 
-from unlearning.durable_files import write_atomically
+from unlearning.runtime.durable_files import write_atomically
 from unlearning.untrusted import as_line, reason_of
 
 _log = getLogger(__name__)

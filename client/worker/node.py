@@ -10,7 +10,7 @@ from logging import getLogger
 
 from client.worker.paths import SUPERNODE, WorkerPaths
 from unlearning.errors import ConfigurationError
-from unlearning.growing_pause import GrowingPause
+from unlearning.runtime.growing_pause import GrowingPause
 
 _log = getLogger(__name__)
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from client.worker import launcher
-from unlearning.durable_files import make_private, open_private, write_program
 from unlearning.errors import ConfigurationError
+from unlearning.runtime.durable_files import make_private, open_private, write_program
 
 PROGRAM = "flwr-clientapp"
 SUPERNODE = "flower-supernode"

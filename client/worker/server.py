@@ -21,7 +21,7 @@ import psutil
 from client.worker import freshness
 from client.worker.message_process import Child, Launch, Program, become
 from client.worker.paths import PROGRAM, WorkerPaths
-from unlearning.gc_tuning import nothing_collected
+from unlearning.runtime.gc_tuning import nothing_collected
 
 _log = getLogger(__name__)
 

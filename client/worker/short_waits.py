@@ -18,7 +18,7 @@ from logging import getLogger
 from types import ModuleType
 from typing import Any
 
-from unlearning.gc_tuning import end_without_collecting, nothing_collected
+from unlearning.runtime.gc_tuning import end_without_collecting, nothing_collected
 
 _log = getLogger(__name__)
 

@@ -16,10 +16,10 @@ from server.api.tls import TlsFiles, is_loopback
 from server.ledger import Event, Refusal, RoundRecord
 from server.ledger.records import request_number
 from server.requests.plan import Plan
-from unlearning.deadlines import NOTHING_GIVEN, Amendment, Particulars, check_extension, check_reason
-from unlearning.json_codec import from_plain
+from unlearning.gdpr import NOTHING_GIVEN, Amendment, Particulars, check_extension, check_reason
 from unlearning.protocol import PROTOCOL, own_version
 from unlearning.requests import DeletionRequest, Status, Target
+from unlearning.runtime.json_codec import from_plain
 
 DEFAULT_TIMEOUT_S = 30.0
 # Of sample ids in one message: half of the service's default limit.

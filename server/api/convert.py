@@ -11,8 +11,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from server.api import deletion_pb2 as pb
 from server.ledger import ClientRecord, Event
-from unlearning.deadlines import Particulars, one_month_after, parse_day, parse_ground
 from unlearning.errors import InvalidRequest
+from unlearning.gdpr import Particulars, one_month_after, parse_day, parse_ground
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
 if TYPE_CHECKING:

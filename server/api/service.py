@@ -19,11 +19,11 @@ from server.api.method_descriptions import describe
 from server.ledger import LEFT_OUT, SITE_PROBLEMS, WAITING, Ledger, NewRequest
 from server.requests.admission import admit, check_admissible
 from server.requests.planning import past_deletions, plan
-from unlearning.deadlines import Amendment
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, UnknownClient
-from unlearning.json_codec import to_plain
+from unlearning.gdpr import Amendment
 from unlearning.methods.registry import METHODS
 from unlearning.requests import DeletionRequest, Status, Target
+from unlearning.runtime.json_codec import to_plain
 
 _PAGE = 1000
 _WITHOUT_RESULT = (Status.FAILED, Status.CANCELLED, Status.REFUSED)

@@ -14,9 +14,9 @@ from server.certificate.document import Certificate, CertificateFile
 from server.certificate.keys import key_id
 from server.state_directory.subject_key import read_client_keys
 from unlearning.errors import CertificateError, InvalidRequest
-from unlearning.foreign_files import open_plain, read_plain
 from unlearning.pseudonyms import commitment, keyed_ids
 from unlearning.requests import hash_of_ids, parse_sample_ids
+from unlearning.runtime.foreign_files import open_plain, read_plain
 
 
 class Outcome(StrEnum):

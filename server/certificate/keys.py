@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from unlearning.durable_files import write_anew, write_public
 from unlearning.errors import CertificateError, ConfigurationError
+from unlearning.runtime.durable_files import write_anew, write_public
 
 SIGNING_KEY, PUBLIC_KEY = "certificate-signing.key", "certificate-signing.pub"
 NO_KEY = "the run has no certificate-key"

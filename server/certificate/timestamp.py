@@ -18,8 +18,8 @@ from rfc3161_client import (
 )
 
 from server.certificate.checks import Check, Outcome, read_file
-from unlearning.durable_files import write_atomically
 from unlearning.errors import CertificateError, ConfigurationError
+from unlearning.runtime.durable_files import write_atomically
 
 OF = "time"
 SUFFIX = ".tsr"

@@ -17,8 +17,8 @@ from server.certificate.document import NAME
 from server.certificate.timestamp import SUFFIX, TimestampAuthority, read_authority, stamp
 from server.ledger import Ledger, LedgerUnavailable
 from unlearning.errors import CertificateError, RequestNotFound
-from unlearning.growing_pause import GrowingPause
 from unlearning.requests import Status
+from unlearning.runtime.growing_pause import GrowingPause
 
 _log = getLogger(__name__)
 

@@ -35,10 +35,10 @@ from server.cli.new import new_command
 from server.cli.plan import plan_command
 from server.cli.renew import renew_command
 from server.operations.federation_file import VARIABLE as FILE_VARIABLE
-from unlearning.command_output import outlive_readers
-from unlearning.durable_files import keep_private
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, RequestError
-from unlearning.gc_tuning import end_without_collecting
+from unlearning.runtime.command_output import outlive_readers
+from unlearning.runtime.durable_files import keep_private
+from unlearning.runtime.gc_tuning import end_without_collecting
 
 log = logging.getLogger(__name__)
 _DEBUG = "FLOWER_UNLEARNING_DEBUG"

@@ -10,7 +10,7 @@ import typer
 from server.cli.connection import AsJson, connection_of
 from server.cli.tables import show_table
 from unlearning.errors import InvalidRequest
-from unlearning.json_codec import to_plain
+from unlearning.runtime.json_codec import to_plain
 
 
 def refusals(

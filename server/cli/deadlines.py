@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from server.cli.connection import RequestId, connection_of, user_name
-from unlearning.deadlines import MAX_EXTENSION_DAYS, MAX_REASON_LENGTH, Amendment, today
+from unlearning.gdpr import MAX_EXTENSION_DAYS, MAX_REASON_LENGTH, Amendment, today
 from unlearning.requests import DeletionRequest
 
 Reason = Annotated[

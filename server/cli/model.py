@@ -12,7 +12,7 @@ import typer
 from unlearning.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from strategies.task_source import TaskSource
+    from strategies.settings.task_source import TaskSource
 
 
 def model_command(
@@ -27,7 +27,7 @@ def model_command(
 
     from server.federation.checkpoints import CheckpointStore
     from server.state_directory.files import SETTINGS_FILE
-    from strategies.run_config import RunSettings, secrets_in
+    from strategies.settings.run_config import RunSettings, secrets_in
     from unlearning.parameters import content_hash, state_to_save
     from unlearning.training import model_with
 
@@ -68,7 +68,7 @@ def _source_of(values: Mapping[str, Any], app: Path) -> "TaskSource":
         ConfigurationError: the app is not there.
     """
     from strategies import built_in
-    from strategies.task_source import MADE_BY, TABLE, TaskSource
+    from strategies.settings.task_source import MADE_BY, TABLE, TaskSource
 
     made_by = str(values.get(MADE_BY, ""))
     if not made_by:

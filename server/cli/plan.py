@@ -15,7 +15,7 @@ from server.cli.requests import targets_of
 from server.cli.tables import measured_text, show_table, size_text
 from server.requests.plan import Plan, PlannedMethod
 from unlearning.errors import InvalidRequest
-from unlearning.json_codec import to_plain
+from unlearning.runtime.json_codec import to_plain
 
 
 def plan_command(

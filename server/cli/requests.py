@@ -13,12 +13,12 @@ from server.cli.connection import AsJson, RequestId, connection_of, user_name
 from server.cli.deadlines import deadline_lines, due_cell
 from server.cli.tables import show_table
 from server.cli.watch import follow
-from unlearning.deadlines import Particulars, today
-from unlearning.durable_files import write_atomically
 from unlearning.errors import InvalidRequest, RequestError
-from unlearning.json_codec import to_plain
+from unlearning.gdpr import Particulars, today
 from unlearning.methods import DEFAULT_METHOD
 from unlearning.requests import DeletionRequest, Granularity, Status, Target, parse_sample_ids
+from unlearning.runtime.durable_files import write_atomically
+from unlearning.runtime.json_codec import to_plain
 
 
 def request(

@@ -19,7 +19,7 @@ from server.cli.connection import DEFAULT_SERVER, LedgerUrl
 from server.operations.logs import log_to_stderr
 from server.state_directory.files import REPORTS, private_state
 from server.state_directory.ledger_address import asked_ledger
-from unlearning.gc_tuning import nothing_collected
+from unlearning.runtime.gc_tuning import nothing_collected
 
 
 def _with_limits(command: Callable[..., None]) -> Callable[..., None]:

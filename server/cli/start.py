@@ -12,7 +12,7 @@ from server.operations.supervisor import DEFAULT_PAUSE, DEFAULT_POLL_S
 from server.operations.supervisor import supervise as keep_alive
 from server.processes.flower_control import FlowerControl
 from unlearning.errors import DeploymentError
-from unlearning.growing_pause import GrowingPause
+from unlearning.runtime.growing_pause import GrowingPause
 
 
 def start(

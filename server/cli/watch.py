@@ -7,8 +7,8 @@ from server.api.client import DeletionClient
 from server.api.narrator import GOING_ON, Narrator
 from server.cli.connection import RequestId, connection_of
 from server.ledger import Event
-from unlearning.command_output import is_read
 from unlearning.requests import DeletionRequest, Status
+from unlearning.runtime.command_output import is_read
 
 
 def watch(ctx: typer.Context, request_id: RequestId) -> None:

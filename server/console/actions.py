@@ -10,8 +10,8 @@ from server.api.errors import AccessDenied
 from server.console import pages
 from server.console.console import Console
 from server.console.forms import text_of, texts_of
-from unlearning.deadlines import MAX_EXTENSION_DAYS, Amendment
 from unlearning.errors import InvalidRequest, RequestError, RequestNotFound
+from unlearning.gdpr import MAX_EXTENSION_DAYS, Amendment
 
 
 def act(console: Console, request: Request, form: FormData) -> Response:

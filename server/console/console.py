@@ -22,7 +22,7 @@ from server.console.filing import Drafts
 from server.console.mirror import Mirror
 from server.report import words
 from server.report.template import STYLE
-from unlearning.deadlines import Ground, today
+from unlearning.gdpr import Ground, today
 
 _KEPT_REPORTS = 16
 

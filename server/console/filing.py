@@ -16,7 +16,6 @@ from starlette.datastructures import FormData, UploadFile
 
 from server.api.access import Caller
 from server.console.forms import MAX_FILE_BYTES, text_of
-from unlearning.deadlines import NOTHING_GIVEN, Ground, Particulars, parse_day
 from unlearning.errors import (
     AlreadyForgotten,
     ConflictingRequest,
@@ -26,6 +25,7 @@ from unlearning.errors import (
     UnknownMethod,
     UnsupportedRequest,
 )
+from unlearning.gdpr import NOTHING_GIVEN, Ground, Particulars, parse_day
 from unlearning.requests import Granularity, Target, parse_sample_ids
 
 MAX_DRAFTS = 20

@@ -20,8 +20,8 @@ from server.console.filing import (
     read_target,
 )
 from server.console.forms import texts_of
-from unlearning.deadlines import NOTHING_GIVEN
 from unlearning.errors import RequestError
+from unlearning.gdpr import NOTHING_GIVEN
 from unlearning.methods import DEFAULT_METHOD
 from unlearning.requests import Granularity
 

@@ -7,7 +7,7 @@ from datetime import date
 from typing import Any
 from urllib.parse import urlencode
 
-from unlearning.deadlines import SOON
+from unlearning.gdpr import SOON
 from unlearning.requests import DeletionRequest, Status
 
 PAGE = 50

@@ -18,8 +18,8 @@ from server.console.list_query import SORTS, ListQuery, page_of
 from server.ledger import Event
 from server.ledger.records import no_such_request
 from server.report import words
-from unlearning.deadlines import today
 from unlearning.errors import CertificateError, FlowerUnlearningError, IllegalMove, RequestNotFound
+from unlearning.gdpr import today
 from unlearning.requests import LEGAL_MOVES, DeletionRequest, Status
 
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"

@@ -19,8 +19,8 @@ from server.certificate.keys import load_public_key
 from server.console.app import make_app
 from server.console.auth import LoginLink
 from server.console.console import Console
-from unlearning.durable_files import write_anew
 from unlearning.errors import ConfigurationError
+from unlearning.runtime.durable_files import write_anew
 
 HOST = "127.0.0.1"
 

@@ -26,10 +26,10 @@ from server.certificate.keys import key_id, signer
 from server.deletion.privacy_account import FINDING
 from server.ledger import Event, Ledger
 from server.report.data import ReportData, ReportedRequest
-from unlearning.durable_files import write_atomically
-from unlearning.json_codec import to_plain
 from unlearning.pseudonyms import commitment
 from unlearning.requests import hash_of_ids
+from unlearning.runtime.durable_files import write_atomically
+from unlearning.runtime.json_codec import to_plain
 from unlearning.verification.measurement import Measurement
 
 _log = getLogger(__name__)

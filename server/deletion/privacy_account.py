@@ -30,11 +30,11 @@ from server.requests.privacy_budget import (
 )
 from server.state_directory.files import UNDONE_FILE
 from unlearning.certified import Account, AccountedRelease
-from unlearning.json_codec import to_plain
 from unlearning.methods.method import SensitivityBound, UnlearningState
 from unlearning.methods.registry import method_named
 from unlearning.parameters import content_hash
 from unlearning.requests import Granularity, Target
+from unlearning.runtime.json_codec import to_plain
 from unlearning.training import initial_parameters
 
 FINDING = "privacy account"

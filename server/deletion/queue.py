@@ -7,7 +7,7 @@ from server.ledger import Ledger
 from server.requests.admission import check_admissible
 from server.requests.planning import waits_for
 from server.requests.privacy_budget import may_serve_together
-from strategies.run_config import RunSettings
+from strategies.settings.run_config import RunSettings
 from unlearning.errors import RequestError
 from unlearning.methods.registry import method_named
 from unlearning.requests import DeletionRequest, Status

@@ -23,7 +23,7 @@ from server.report.data import (
     ReportEvent,
     UnlearningPhase,
 )
-from strategies.run_config import RunSettings
+from strategies.settings.run_config import RunSettings
 from unlearning.methods.method import MethodInfo, MethodParameters
 from unlearning.methods.registry import method_named, validated_parameters
 from unlearning.parameters import content_hash

@@ -12,9 +12,9 @@ from logging import getLogger
 from pathlib import Path
 
 from server.federation.state import FederationState
-from unlearning.archive import pack, unpack
-from unlearning.durable_files import make_private, sync_directory, write_atomically
 from unlearning.errors import CheckpointError, VersionMismatch
+from unlearning.runtime.archive import pack, unpack
+from unlearning.runtime.durable_files import make_private, sync_directory, write_atomically
 
 _log = getLogger(__name__)
 _NAME = re.compile(r"(\d{10})-(\d{6})-([0-9a-f]{16})\.npz")

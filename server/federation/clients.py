@@ -20,8 +20,8 @@ from strategies.exchange import Exchange, exchange
 from strategies.fedavg import FedAvg
 from strategies.joint_exchange import JointMessages
 from strategies.roster import Member
-from unlearning.peak_memory import MemoryWatch, PeakMemory
 from unlearning.requests import Exclusions, Status, Target
+from unlearning.runtime.peak_memory import MemoryWatch, PeakMemory
 
 _log = getLogger(__name__)
 

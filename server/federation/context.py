@@ -22,7 +22,7 @@ from server.ledger import Ledger, LedgerWriter
 from strategies.exchange import Exchange
 from strategies.messages import model_record
 from strategies.round_plan import RoundOutcome
-from strategies.run_config import RunSettings
+from strategies.settings.run_config import RunSettings
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.methods.preparation import FederatedRound
 from unlearning.tasks.task import Task

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from strategies.run_config import FIELDS, RunSettings
-from strategies.setting_groups import TrainingSchedule
+from strategies.settings.groups import TrainingSchedule
+from strategies.settings.run_config import FIELDS, RunSettings
 from unlearning.errors import ConfigurationError
 from unlearning.tasks.settings import TaskSettings
 from unlearning.training import TrainingSettings

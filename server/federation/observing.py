@@ -10,7 +10,7 @@ from server.federation.clients import Clients
 from strategies.exchange import Exchange
 from strategies.messages import model_record
 from strategies.observations import read_observations
-from strategies.run_config import RunSettings
+from strategies.settings.run_config import RunSettings
 from unlearning.evaluation import evaluate
 from unlearning.parameters import Vector
 from unlearning.requests import Forget

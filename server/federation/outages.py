@@ -13,7 +13,7 @@ from logging import getLogger
 from server.federation.checkpoints import CheckpointStore
 from server.federation.state import FederationState
 from server.ledger import LedgerUnavailable
-from unlearning.growing_pause import GrowingPause
+from unlearning.runtime.growing_pause import GrowingPause
 
 _log = getLogger(__name__)
 

@@ -26,7 +26,7 @@ from unlearning.methods.method import PreparedStore
 from unlearning.methods.preparation import FederatedRound
 from unlearning.methods.registry import method_named
 from unlearning.requests import Exclusions
-from unlearning.stores import DirectoryStore
+from unlearning.runtime.stores import DirectoryStore
 from unlearning.untrusted import reason_of
 
 _log = getLogger(__name__)

@@ -14,8 +14,8 @@ from server.ledger import LEFT_OUT, RoundRecord
 from strategies.exchange import NO_ANSWER, Exchange
 from strategies.round_plan import RoundOutcome
 from strategies.sessions.payloads import ACCOUNT, SessionStatistics
-from unlearning.json_codec import to_plain
-from unlearning.peak_memory import PeakMemory
+from unlearning.runtime.json_codec import to_plain
+from unlearning.runtime.peak_memory import PeakMemory
 
 _log = getLogger(__name__)
 

@@ -28,7 +28,7 @@ from server.federation.shadow_store import ShadowState, ShadowStore
 from server.federation.state import FederationState
 from server.federation.step import Step
 from strategies.exchange import Exchange
-from strategies.run_config import RunSettings
+from strategies.settings.run_config import RunSettings
 from strategies.shadows import (
     FIT_SHADOWS,
     HELD_OUT,

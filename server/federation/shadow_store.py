@@ -12,11 +12,11 @@ from logging import getLogger
 from pathlib import Path
 
 from server.federation.state import PhaseCost
-from unlearning.archive import pack, unpack
-from unlearning.durable_files import sync_directory, write_atomically
 from unlearning.errors import CheckpointError
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions
+from unlearning.runtime.archive import pack, unpack
+from unlearning.runtime.durable_files import sync_directory, write_atomically
 
 _log = getLogger(__name__)
 

@@ -14,10 +14,10 @@ from server.ledger import Allowance, Ledger, LedgerUnavailable, NewRequest, Quot
 from server.requests.admission import SITE, admit
 from strategies.messages import Json
 from strategies.site_requests import SITE_REQUESTS
-from unlearning.deadlines import Particulars
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, InvalidRequest
-from unlearning.json_codec import from_plain
+from unlearning.gdpr import Particulars
 from unlearning.requests import OPEN_STATUSES, DeletionRequest, Granularity, Status, Target
+from unlearning.runtime.json_codec import from_plain
 from unlearning.untrusted import as_line, reason_of
 
 _log = getLogger(__name__)

@@ -16,8 +16,8 @@ from strategies.exchange import Exchange
 from unlearning.methods.costs import WorkDone
 from unlearning.methods.method import UnlearningState
 from unlearning.parameters import Vector
-from unlearning.peak_memory import PeakMemory
 from unlearning.requests import Exclusions, Target
+from unlearning.runtime.peak_memory import PeakMemory
 from unlearning.verification.measurement import Measurement
 from unlearning.verification.observations import Outputs
 from unlearning.verification.shadow_models import ShadowFits

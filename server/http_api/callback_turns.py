@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from server.http_api.callback_urls import origin_of
-from unlearning.growing_pause import GrowingPause
 from unlearning.requests import DeletionRequest
+from unlearning.runtime.growing_pause import GrowingPause
 
 Origin = tuple[str, str, int | None]
 

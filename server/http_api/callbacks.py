@@ -25,11 +25,11 @@ from server.http_api import opendsr
 from server.http_api.callback_turns import Callback, Lane, Outcome, Turns
 from server.http_api.callback_urls import AllowedUrls
 from server.ledger import Ledger, LedgerUnavailable, LimitExceeded
-from unlearning.durable_files import make_private, write_atomically
 from unlearning.errors import RequestNotFound
-from unlearning.growing_pause import GrowingPause
-from unlearning.json_codec import from_plain, to_plain
 from unlearning.requests import DeletionRequest, Status
+from unlearning.runtime.durable_files import make_private, write_atomically
+from unlearning.runtime.growing_pause import GrowingPause
+from unlearning.runtime.json_codec import from_plain, to_plain
 
 _log = getLogger(__name__)
 

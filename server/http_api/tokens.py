@@ -18,9 +18,9 @@ from logging import getLogger
 from pathlib import Path
 
 from server.api.access import Caller, Role, is_name
-from unlearning.durable_files import OTHERS, file_lock, write_atomically
 from unlearning.errors import ConfigurationError
-from unlearning.json_codec import from_plain
+from unlearning.runtime.durable_files import OTHERS, file_lock, write_atomically
+from unlearning.runtime.json_codec import from_plain
 from unlearning.untrusted import as_line
 
 _log = getLogger(__name__)

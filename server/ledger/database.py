@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 
-from unlearning.durable_files import close_to_others, make_private, open_private
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, IllegalMove, VersionMismatch
+from unlearning.runtime.durable_files import close_to_others, make_private, open_private
 
 # Imported where a ledger is opened: a seventh of what a command's start takes, and most commands open none.
 if TYPE_CHECKING:

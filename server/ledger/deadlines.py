@@ -19,8 +19,8 @@ from server.ledger.records import (
     request_number,
 )
 from server.ledger.texts import Kind
-from unlearning.deadlines import SOON, Amendment, check_extension, check_reason, parse_ground
 from unlearning.errors import IllegalMove, InvalidRequest
+from unlearning.gdpr import SOON, Amendment, check_extension, check_reason, parse_ground
 from unlearning.requests import ANSWERED_STATUSES, HOLDABLE_STATUSES, LEGAL_MOVES, DeletionRequest, Status
 
 _log = getLogger(__name__)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 
-from unlearning.deadlines import NOTHING_GIVEN, Ground, Particulars
 from unlearning.errors import RequestError, RequestNotFound
-from unlearning.json_codec import from_plain
+from unlearning.gdpr import NOTHING_GIVEN, Ground, Particulars
 from unlearning.requests import DeletionRequest, Status, Target
+from unlearning.runtime.json_codec import from_plain
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -21,8 +21,8 @@ from server.ledger.records import (
     request_number,
     target_of,
 )
-from unlearning.deadlines import Particulars
 from unlearning.errors import ConflictingRequest, IllegalMove
+from unlearning.gdpr import Particulars
 from unlearning.requests import (
     LEGAL_MOVES,
     DeletionRequest,

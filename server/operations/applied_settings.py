@@ -24,7 +24,7 @@ def unapplied(file: FederationFile) -> list[str]:
         ConfigurationError: the file's settings are none that a run accepts.
     """
     # Imported here because it needs PyTorch, which takes seconds.
-    from strategies.run_config import RunSettings
+    from strategies.settings.run_config import RunSettings
 
     try:
         kept: dict[str, Any] = dict(json.loads((file.state_dir / SETTINGS_FILE).read_text(encoding="utf-8")))

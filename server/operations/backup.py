@@ -43,9 +43,9 @@ from server.operations.restore_steps import (
     stage,
 )
 from server.state_directory.files import CHECKPOINTS, REPLACED, SHADOWS, UNDONE_FILE
-from unlearning.durable_files import copy_private, make_private, write_atomically
 from unlearning.errors import BackupError
 from unlearning.requests import Status
+from unlearning.runtime.durable_files import copy_private, make_private, write_atomically
 
 _log = getLogger(__name__)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from unlearning.durable_files import open_private
 from unlearning.errors import BackupError
+from unlearning.runtime.durable_files import open_private
 
 _TIMEOUT_S = 3600.0
 

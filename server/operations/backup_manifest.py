@@ -10,10 +10,10 @@ from typing import Any
 from server.ledger import Event, Ledger
 from server.state_directory.files import REPLACED, RESTORING
 from server.state_directory.ledger_address import LEDGER_FILE
-from unlearning.durable_files import write_atomically
 from unlearning.errors import BackupError, UpdateRefused
-from unlearning.foreign_files import open_plain, read_plain
-from unlearning.json_codec import from_plain
+from unlearning.runtime.durable_files import write_atomically
+from unlearning.runtime.foreign_files import open_plain, read_plain
+from unlearning.runtime.json_codec import from_plain
 from unlearning.untrusted import MAX_JSON_BYTES, json_object
 
 FILE = "manifest.json"

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from unlearning.durable_files import write_public
 from unlearning.errors import ConfigurationError
+from unlearning.runtime.durable_files import write_public
 
 VALID = timedelta(days=825)
 """As long as those of deploy/make_certificates.sh."""

@@ -21,9 +21,9 @@ import sqlalchemy as sa
 from server.operations.backup_database import dump_postgresql, restore_postgresql
 from server.operations.backup_manifest import DUMPS, STATE, Manifest, check_file
 from server.state_directory.files import REPLACED, RESTORING
-from unlearning.durable_files import copy_private, make_private, sync_directory, write_atomically
 from unlearning.errors import BackupError
-from unlearning.json_codec import from_plain
+from unlearning.runtime.durable_files import copy_private, make_private, sync_directory, write_atomically
+from unlearning.runtime.json_codec import from_plain
 
 STAGED, JOURNAL = RESTORING, f"{RESTORING}.json"
 

@@ -19,7 +19,7 @@ from server.processes.flower_control import FlowerControl
 from server.processes.layout import flower_config
 from strategies.installation import CONFIG_DIR, DEPLOY, Host, run_script
 from unlearning.errors import ConfigurationError, DeploymentError
-from unlearning.foreign_files import read_plain
+from unlearning.runtime.foreign_files import read_plain
 
 FEDERATION_FILE = "federation.toml"
 SERVICES = ("flower-superlink", "flower-superexec", "flower-unlearning")

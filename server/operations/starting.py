@@ -96,7 +96,7 @@ class Submission:
 
     def _wrong_settings(self) -> list[str]:
         # Imported here because it needs PyTorch, which takes seconds.
-        from strategies.run_config import RunSettings
+        from strategies.settings.run_config import RunSettings
 
         if self.file.app is not None:  # its own settings are checked by its own code
             return []

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from server.ledger import Event, Ledger
 from server.state_directory.files import RESIDUE_FILE
-from unlearning.durable_files import write_atomically
 from unlearning.errors import DeploymentError
 from unlearning.requests import Status
+from unlearning.runtime.durable_files import write_atomically
 
 _log = getLogger(__name__)
 

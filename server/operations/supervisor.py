@@ -27,7 +27,7 @@ from server.operations.superlink_residue import ResidueEraser
 from server.processes.flower_control import FlowerControl, Run
 from server.state_directory.ledger_address import asked_ledger
 from unlearning.errors import ConfigurationError, DeploymentError
-from unlearning.growing_pause import GrowingPause
+from unlearning.runtime.growing_pause import GrowingPause
 
 _log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from server.processes.flower_control import config_argument
-from unlearning.durable_files import write_atomically
+from unlearning.runtime.durable_files import write_atomically
 
 
 def write_app(directory: Path) -> Path:
@@ -12,7 +12,7 @@ def write_app(directory: Path) -> Path:
     It exists without a checkout; besides, bundling a checkout walks through all of its files.
     """
     # Imported here because it needs PyTorch, which takes seconds; most commands do not.
-    from strategies.run_config import RunSettings
+    from strategies.settings.run_config import RunSettings
 
     about = b"The app of flower-unlearning; the code is installed on every machine.\n"
     write_atomically(directory / "README.md", about)

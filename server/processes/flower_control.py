@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from server.state_directory.ledger_address import FILE_VARIABLE, VARIABLE
-from unlearning.durable_files import give_all_to_owner
 from unlearning.errors import ConfigurationError, DeploymentError
+from unlearning.runtime.durable_files import give_all_to_owner
 
 ConfigValue = bool | int | float | str
 """What a Flower run or node configuration can hold."""
@@ -161,7 +161,7 @@ class FlowerControl:
             ConfigurationError: names each setting and the place for it.
         """
         # Imported here because it needs PyTorch, which takes seconds; most commands do not.
-        from strategies.run_config import secrets_in
+        from strategies.settings.run_config import secrets_in
 
         wrong = secrets_in({**app_settings(self.app_dir), **run_config})
         if wrong:

@@ -21,8 +21,8 @@ from packaging.version import Version
 from server.processes.flower_control import ConfigValue, config_argument, program
 from server.state_directory.ledger_address import ledger_url
 from strategies.installation import run_script
-from unlearning.durable_files import make_private, write_anew
 from unlearning.errors import DeploymentError
+from unlearning.runtime.durable_files import make_private, write_anew
 
 FEDERATION = "federation"
 """The name of the SuperLink in Flower's configuration file."""

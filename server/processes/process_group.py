@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from unlearning.durable_files import OTHERS, make_private, open_private
 from unlearning.errors import DeploymentError
+from unlearning.runtime.durable_files import OTHERS, make_private, open_private
 
 _POLL_S = 0.05
 _KILL_TIMEOUT_S = 10.0

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from server.report.data import ReportData
-from unlearning.durable_files import write_atomically
+from unlearning.runtime.durable_files import write_atomically
 
 
 def canonical_json(data: ReportData) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from unlearning.json_codec import to_plain
-from unlearning.peak_memory import PeakMemory
+from unlearning.runtime.json_codec import to_plain
+from unlearning.runtime.peak_memory import PeakMemory
 from unlearning.verification.measurement import Measurement, Stage
 from unlearning.verification.verdict import Verdict, verdict
 

@@ -14,7 +14,7 @@ from server.report import words
 from server.report.data import ReportData
 from server.report.plots import attack_plot, cost_plot, score_plot
 from server.report.template import TEMPLATE
-from unlearning.deadlines import Ground
+from unlearning.gdpr import Ground
 from unlearning.verification.measurement import CONFIDENCE, YEOM, Measurement
 from unlearning.verification.standard_attacks import AttackFigure
 

@@ -13,9 +13,9 @@ from uuid import uuid4
 
 from server.ledger import UNBOUNDED, Allowance, Ledger, NewRequest
 from unlearning.errors import AlreadyForgotten, InvalidRequest, UnknownClient
-from unlearning.json_codec import from_plain
 from unlearning.pseudonyms import PREFIX, is_keyed, names_of
 from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Exclusions, Granularity, Target
+from unlearning.runtime.json_codec import from_plain
 
 if TYPE_CHECKING:
     from unlearning.methods.eligibility import FederationProfile

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from unlearning.json_codec import from_plain
 from unlearning.requests import Granularity
+from unlearning.runtime.json_codec import from_plain
 
 FILE = Path(__file__).with_name("comparisons.json")
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from server.ledger import Ledger
-from strategies.run_config import RunSettings
+from strategies.settings.run_config import RunSettings
 from unlearning.certified import Account, AccountedRelease, Sensitivity
 from unlearning.errors import MethodFailed, UnsupportedRequest
-from unlearning.json_codec import from_plain
 from unlearning.methods.method import Method
 from unlearning.methods.preparation import NoiseBudget
 from unlearning.methods.registry import METHODS, method_named
 from unlearning.requests import Target
+from unlearning.runtime.json_codec import from_plain
 
 FACT = "privacy"
 """The fact under which admission finds the budget and what is left of it."""

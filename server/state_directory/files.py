@@ -4,8 +4,8 @@ from logging import getLogger
 from pathlib import Path
 
 from server.state_directory.ledger_address import LEDGER_FILE
-from unlearning.durable_files import close_state, erase_partials, make_private
 from unlearning.protocol import VERSION_FILE, claim_directory
+from unlearning.runtime.durable_files import close_state, erase_partials, make_private
 
 _log = getLogger(__name__)
 

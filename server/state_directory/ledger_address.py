@@ -7,8 +7,8 @@ else: FLOWER_UNLEARNING_LEDGER holds the URL, FLOWER_UNLEARNING_LEDGER_FILE name
 import os
 from pathlib import Path
 
-from unlearning.durable_files import OTHERS
 from unlearning.errors import ConfigurationError
+from unlearning.runtime.durable_files import OTHERS
 
 VARIABLE, FILE_VARIABLE = "FLOWER_UNLEARNING_LEDGER", "FLOWER_UNLEARNING_LEDGER_FILE"
 LEDGER_FILE = "ledger.db"

@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from server.state_directory.files import SUBJECT_KEY as FILE
-from unlearning.durable_files import write_anew
 from unlearning.errors import ConfigurationError
 from unlearning.pseudonyms import SubjectKeys
+from unlearning.runtime.durable_files import write_anew
 
 
 def subject_keys(state_dir: Path) -> SubjectKeys:

@@ -30,9 +30,9 @@ from strategies.sessions.payloads import (
 )
 from strategies.sessions.session_pb2_grpc import SessionServiceStub
 from unlearning.errors import SessionError
-from unlearning.growing_pause import GrowingPause
-from unlearning.json_codec import to_plain
 from unlearning.protocol import own_version
+from unlearning.runtime.growing_pause import GrowingPause
+from unlearning.runtime.json_codec import to_plain
 
 _log = getLogger(__name__)
 

@@ -14,8 +14,8 @@ from urllib.parse import unquote
 
 import grpc
 
-from strategies.run_config import RunSettings
 from strategies.sessions.framing import MAX_FRAME_BYTES
+from strategies.settings.run_config import RunSettings
 from strategies.tls_files import is_loopback, read_pem
 from strategies.waiting_places import network_of
 from unlearning.errors import ConfigurationError, SessionError

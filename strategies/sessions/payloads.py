@@ -13,8 +13,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from strategies.messages import ARRAYS, CONFIG, METRICS, ROUND, VECTOR, Json, round_of, text_of
 from strategies.sessions.framing import Payload
 from unlearning.errors import SessionError, UpdateRefused
-from unlearning.json_codec import from_plain
 from unlearning.parameters import content_hash
+from unlearning.runtime.json_codec import from_plain
 
 INVITATION, ACCOUNT = "session", "account"
 """Under these keys a Flower message carries the invitation, and an answer what the client has done so far."""

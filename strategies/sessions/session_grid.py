@@ -29,8 +29,8 @@ from strategies.sessions.connections import ClientConnection, ClientConnections
 from strategies.sessions.endpoint import MAX_CLIENTS, Endpoint
 from strategies.sessions.payloads import INVITATION, Invitation, SharedArrays, answer_content, message_payload
 from strategies.sessions.session_pb2_grpc import add_SessionServiceServicer_to_server
-from unlearning.growing_pause import GrowingPause
-from unlearning.json_codec import to_plain
+from unlearning.runtime.growing_pause import GrowingPause
+from unlearning.runtime.json_codec import to_plain
 from unlearning.untrusted import MAX_JSON_BYTES
 
 _log = getLogger(__name__)

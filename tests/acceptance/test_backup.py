@@ -303,7 +303,7 @@ def test_a_restore_without_room_for_the_copies_touches_nothing(one, backup_of_on
         def full(*_: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        patch.setattr("unlearning.durable_files.shutil.copyfileobj", full)
+        patch.setattr("unlearning.runtime.durable_files.shutil.copyfileobj", full)
         with pytest.raises(BackupError, match=r"No space left.*not touched"):
             brought_back(backup_of_one, one.directory)
     assert content_hash(one.checkpoint().parameters) == expected

@@ -9,8 +9,8 @@ import pytest
 
 from server.federation.earlier_settings import SettingsSince, going_on
 from server.state_directory.files import SETTINGS_FILE
-from strategies.run_config import FIELDS, RunSettings
-from strategies.setting_groups import TrainingSchedule
+from strategies.settings.groups import TrainingSchedule
+from strategies.settings.run_config import FIELDS, RunSettings
 from tests.federation import SMALL, InProcessFederation, client
 from unlearning.errors import ConfigurationError
 from unlearning.methods.registry import METHODS

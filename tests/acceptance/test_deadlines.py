@@ -13,7 +13,7 @@ from server.ledger.texts import Kind
 from server.requests.admission import admit
 from server.state_directory.ledger_address import ledger_url
 from tests.federation import SMALL, client
-from unlearning.deadlines import Amendment, Ground, Particulars
+from unlearning.gdpr import Amendment, Ground, Particulars
 from unlearning.requests import Status
 
 SECRET = "Erika Müller"

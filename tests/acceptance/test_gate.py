@@ -16,9 +16,9 @@ from server.ledger import Ledger
 from strategies.messages import NOTICE, model_record, vector_of
 from tests.federation import InProcessFederation, client
 from tests.kills import Killed, Killer
-from unlearning.archive import pack, pack_arrays, unpack_arrays
 from unlearning.parameters import content_hash
 from unlearning.requests import Granularity, Status, Target
+from unlearning.runtime.archive import pack, pack_arrays, unpack_arrays
 
 GATED = {"max_score_loss": 15.0, "max_examples": 300, "num_clients": 3, "attack_samples": 20, "rounds": 2}
 DESTRUCTIVE = {"unlearning_rate": 60.0}

@@ -19,10 +19,10 @@ from server.ledger import LedgerUnavailable
 from server.ledger.database import Database
 from tests.federation import SMALL
 from tests.ledgers import new_database
-from unlearning import durable_files
 from unlearning.errors import Fenced
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
+from unlearning.runtime import durable_files
 
 SETTINGS = {
     "requests": "at=1 client=2 method=puf-regular",

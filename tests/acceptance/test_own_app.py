@@ -19,7 +19,7 @@ from server.federation.checkpoints import CheckpointStore
 from server.federation.state import FederationState
 from strategies import built_in
 from strategies.in_process_grid import run_apps
-from strategies.task_source import TaskSource
+from strategies.settings.task_source import TaskSource
 from tests.federation import DEFAULTS
 from tests.own_pictures import (
     NUM_EXAMPLES,

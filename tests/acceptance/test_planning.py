@@ -16,9 +16,9 @@ from server.requests.plan import Plan, PlannedMethod
 from server.requests.planning import past_deletions, plan
 from tests.federation import InProcessFederation, client
 from unlearning.errors import UnknownClient
-from unlearning.json_codec import from_plain
 from unlearning.methods.registry import METHODS
 from unlearning.requests import Granularity, Target
+from unlearning.runtime.json_codec import from_plain
 
 MODEL = 650 * 4
 """Its bytes: digits, logistic regression, 4 bytes each."""

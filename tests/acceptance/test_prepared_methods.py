@@ -24,7 +24,7 @@ from unlearning.errors import ConfigurationError, UnsupportedRequest
 from unlearning.methods.hf_online.vectors import CarryVectors
 from unlearning.parameters import content_hash
 from unlearning.requests import Granularity, Status, Target
-from unlearning.stores import DirectoryStore
+from unlearning.runtime.stores import DirectoryStore
 
 PREPARED = [
     pytest.param("pga", "pga", id="pga"),

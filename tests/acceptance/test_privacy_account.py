@@ -25,7 +25,7 @@ from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.hf_online.vectors import kept_vector
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
-from unlearning.stores import DirectoryStore
+from unlearning.runtime.stores import DirectoryStore
 
 SMALL = {
     "num_clients": 3,

@@ -12,7 +12,7 @@ from server.ledger import Ledger
 from server.processes.process_group import ProcessGroup
 from server.state_directory.ledger_address import ledger_url
 from tests.federation import SMALL, client
-from unlearning.durable_files import open_to_others, write_atomically
+from unlearning.runtime.durable_files import open_to_others, write_atomically
 
 SETTINGS = {**SMALL, "prepare": "federaser every=1; hf-online", "shadow_federations": 4}
 

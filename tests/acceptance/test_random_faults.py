@@ -18,12 +18,12 @@ from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger, chain
 from server.report import page
 from strategies.in_process_grid import InProcessGrid
-from strategies.run_config import RunSettings
+from strategies.settings.run_config import RunSettings
 from tests.federation import SMALL, InProcessFederation
 from tests.kills import Killed, Killer
-from unlearning import durable_files
 from unlearning.parameters import content_hash
 from unlearning.requests import Exclusions, Status
+from unlearning.runtime import durable_files
 from unlearning.tasks import load_site
 
 NUM_CLIENTS = 4

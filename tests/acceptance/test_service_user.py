@@ -26,8 +26,8 @@ from server.state_directory.ledger_address import ledger_url
 from server.state_directory.subject_key import subject_keys
 from strategies.installation import DEPLOY, run_script
 from tests.ledgers import MIGRATE, NOW, submit
-from unlearning.durable_files import open_private, write_atomically, write_program
 from unlearning.requests import Granularity, Target
+from unlearning.runtime.durable_files import open_private, write_atomically, write_program
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files that a service cannot read")
 SERVICE = pwd.getpwnam("nobody")

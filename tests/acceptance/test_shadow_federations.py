@@ -20,7 +20,7 @@ from server.federation.shadow_store import ShadowStore
 from server.operations.backup import back_up
 from strategies.in_process_grid import InProcessGrid
 from strategies.messages import TRAIN, UNLEARN, named_arrays
-from strategies.run_config import local_seed
+from strategies.settings.run_config import local_seed
 from strategies.shadows import FIT_SHADOWS, TRAIN_SHADOWS, shadow_models
 from tests.federation import client
 from tests.kills import Killed

@@ -13,8 +13,8 @@ from server.ledger import Ledger
 from server.ledger.texts import Kind
 from tests.kills import Killed, Killer
 from tests.ledgers import CLIENT_3, CLIENT_4, LATER, NOW, advance, submit
-from unlearning.deadlines import Amendment, Ground, Particulars
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, RequestNotFound
+from unlearning.gdpr import Amendment, Ground, Particulars
 from unlearning.requests import HOLDABLE_STATUSES, DeletionRequest, Granularity, Status, Target
 
 TODAY = NOW.date()

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from server.ledger import ClientRecord, Ledger, RoundRecord, schema, seals
 from tests.ledgers import CLIENT_4, LATER, NOW, advance, refusal, submit
-from unlearning.deadlines import Amendment, Ground, Particulars
+from unlearning.gdpr import Amendment, Ground, Particulars
 from unlearning.requests import Granularity, Status, Target
 
 NOT_COVERED = {

@@ -19,8 +19,8 @@ from server.requests.admission import SITE
 from tests.deletion_service import ANSWERED_S, LiveLoop, erasure
 from tests.ledgers import NOW, submit
 from unlearning.errors import ConflictingRequest
-from unlearning.json_codec import to_plain
 from unlearning.requests import Granularity, Status, Target
+from unlearning.runtime.json_codec import to_plain
 
 SUBMITTERS = [
     *(("operator", name) for name in ("3", "4", "tool")),

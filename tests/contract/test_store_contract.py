@@ -6,7 +6,7 @@ from flwr.app import RecordDict
 
 from client.context_memory import ContextStore
 from unlearning.errors import CheckpointError
-from unlearning.stores import DirectoryStore, MemoryStore, keep_newest, newest
+from unlearning.runtime.stores import DirectoryStore, MemoryStore, keep_newest, newest
 
 
 @pytest.fixture(params=["directory", "memory", "context"])

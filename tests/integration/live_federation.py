@@ -13,7 +13,7 @@ from server.api.tls import TlsFiles
 from server.ledger import Event, Ledger, RoundRecord
 from server.processes.app_directory import write_app
 from server.processes.flower_control import ConfigValue, flower_environment, program
-from strategies.run_config import RunSettings
+from strategies.settings.run_config import RunSettings
 from tests.federation import InProcessFederation
 from tests.integration.deployments import FrugalDeployment
 from tests.programs import run_well

@@ -20,8 +20,8 @@ from strategies.installation import run_script
 from tests.integration.deployments import FrugalDeployment
 from tests.integration.live_federation import WAIT_S, LiveFederation
 from tests.integration.namespaces import Network
-from unlearning.durable_files import make_private
 from unlearning.requests import DeletionRequest, Target
+from unlearning.runtime.durable_files import make_private
 
 CONTROL_PORT, RUNTIME_PORT, FLEET_PORT, DELETION_PORT = 8000, 9094, 9092, 9100
 """As in the table of deploy/README.md."""

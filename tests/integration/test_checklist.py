@@ -48,8 +48,8 @@ from server.state_directory.ledger_address import ledger_url
 from strategies.installation import Host, run_script
 from tests.deletion_service import free_port
 from tests.ledgers import submit
-from unlearning.durable_files import write_atomically
 from unlearning.requests import Granularity, Target
+from unlearning.runtime.durable_files import write_atomically
 
 NOW = datetime.now(UTC) + timedelta(hours=1)  # certificates made by the tests are valid then
 SUPERLINK = (

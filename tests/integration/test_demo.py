@@ -20,7 +20,7 @@ from benchmarks.demo.scenario import SETTINGS, make_scenario
 from benchmarks.demo.view import interpret, outcome_table
 from server.processes.app_directory import write_app
 from server.processes.flower_control import program
-from strategies.run_config import RunSettings
+from strategies.settings.run_config import RunSettings
 from tests.integration.conftest import REPOSITORY
 from tests.programs import run_program
 from unlearning.errors import ConfigurationError, UnknownMethod

@@ -19,10 +19,10 @@ from server.processes.flower_control import FLOWER_ENVIRONMENT, flower_environme
 from server.processes.layout import can_connect, free_ports
 from server.processes.process_group import ProcessGroup
 from strategies.installation import run_script
-from strategies.run_config import RunSettings
+from strategies.settings.run_config import RunSettings
 from tests.integration.conftest import REPOSITORY
 from tests.programs import run_program
-from unlearning.durable_files import open_to_others
+from unlearning.runtime.durable_files import open_to_others
 
 DEPLOY = REPOSITORY / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))

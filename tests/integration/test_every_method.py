@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from server.api.client import DeletionClient
 from server.cli import app
 from server.ledger import Ledger
-from strategies.run_config import RunSettings
+from strategies.settings.run_config import RunSettings
 from tests.federation import InProcessFederation
 from tests.integration.conftest import REPOSITORY
 from tests.integration.deployments import FrugalDeployment

@@ -22,8 +22,8 @@ from tests.integration.deployments import FrugalDeployment
 from tests.integration.live_federation import SETTINGS, WAIT_S
 from tests.ledgers import CANARY
 from tests.residue import files_with
-from unlearning.durable_files import open_to_others
 from unlearning.requests import Status
+from unlearning.runtime.durable_files import open_to_others
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -1,4 +1,4 @@
-"""Files are made by `unlearning.durable_files`: private, durable, of the service's user also where root makes them."""
+"""Files are made by `durable_files`: private, durable, of the service's user also where root makes them."""
 
 import ast
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ WRITERS = {"mkdir", "write_text", "write_bytes", "touch", "copyfile", "copy", "c
 OF_PATHS = {"copyfile", "copy", "copy2", "copytree"}
 """Functions of shutil; others have methods of these names."""
 ELSEWHERE = {
-    "unlearning/durable_files.py": "makes them",
-    "unlearning/peak_memory.py": "a file of the kernel's",
+    "unlearning/runtime/durable_files.py": "makes them",
+    "unlearning/runtime/peak_memory.py": "a file of the kernel's",
     "server/processes/layout.py": "a federation of this user's own, for demo and tests",
     "server/federation/preparations.py": "links and copies of the ServerApp, which the service starts",
     "server/operations/setup.py": "files that are carried to a site",
     "client/setup.py": "files that are carried to the server",
     "strategies/installation.py": "systemd's units are root's",
-    "strategies/settings_page.py": "writes the docs",
+    "strategies/settings/page.py": "writes the docs",
     "server/cli/new.py": "an app's source, in its author's directory",
     "server/cli/audit.py": "where the caller says, which may be a device or a pipe",
     "server/cli/certificates.py": "where the caller says, which may be a device or a pipe",

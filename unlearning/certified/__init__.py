@@ -9,7 +9,7 @@ Import from here:
 - noise: `analytic_sigma`, `add_noise`, `KeyedNormal`; `certificate`, `Account`, `deletion_capacity`.
 
 `docs/certified.md` says what is certified and what is not. May import `unlearning.curvature`, `unlearning.solvers`,
-`unlearning.stores`, `unlearning.tasks`, `unlearning.training` and what these may; not
+`unlearning.runtime.stores`, `unlearning.tasks`, `unlearning.training` and what these may; not
 `unlearning.methods`, which may import this.
 """
 

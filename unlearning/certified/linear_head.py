@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from unlearning.devices import computing_device, inputs_for
 from unlearning.errors import DataError, NumericalError
 from unlearning.evaluation import EVALUATION_BATCH
 from unlearning.parameters import is_held, layout
+from unlearning.runtime.devices import computing_device, inputs_for
 from unlearning.tasks.batches import InOrder
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import initial_parameters, model_with, structure

@@ -35,9 +35,9 @@ from unlearning.certified.tangents import (
 )
 from unlearning.certified.unit_vectors import UnitVectors
 from unlearning.curvature.local_loss import exact_kernels
-from unlearning.devices import computing_device, inputs_for, targets_for
 from unlearning.errors import ConfigurationError, DataError
 from unlearning.parameters import Vector, flatten
+from unlearning.runtime.devices import computing_device, inputs_for, targets_for
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings, model_with
 

@@ -15,10 +15,10 @@ import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from unlearning.durable_files import write_anew
 from unlearning.errors import CheckpointError, ConfigurationError
 from unlearning.parameters import Vector
-from unlearning.stores import Arrays
+from unlearning.runtime.durable_files import write_anew
+from unlearning.runtime.stores import Arrays
 
 _KEY_BYTES = 32
 _NONCE_BYTES = 12

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from unlearning.devices import computing_device, inputs_for, targets_for
 from unlearning.errors import DataError, NumericalError
 from unlearning.parameters import Vector, check_length, outputs_with, size_of_vector, slots_by_name
+from unlearning.runtime.devices import computing_device, inputs_for, targets_for
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import model_with
 

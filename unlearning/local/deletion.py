@@ -12,7 +12,7 @@ from unlearning.methods.registry import check_supports, method_named, validated_
 from unlearning.methods.updates import NUM_RETAINED, num_retained, split_buffers
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions, Target
-from unlearning.stores import MemoryStore, Store
+from unlearning.runtime.stores import MemoryStore, Store
 from unlearning.tasks.task import Task, forgotten_mask, unknown_ids
 from unlearning.training import TrainingSettings, local_seed
 

@@ -15,7 +15,7 @@ from unlearning.methods.preparation import FederatedRound, LocalRound, Prepared
 from unlearning.methods.registry import METHODS, preparations
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import NOTHING, Exclusions, Forget, Target
-from unlearning.stores import Arrays, MemoryStore
+from unlearning.runtime.stores import Arrays, MemoryStore
 from unlearning.tasks.task import Examples, Task, forgotten_mask
 from unlearning.training import Trained, TrainingSettings, initial_parameters, local_seed, train
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
-from unlearning.devices import inputs_for, targets_for
 from unlearning.errors import DataError
+from unlearning.runtime.devices import inputs_for, targets_for
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import initial_parameters, model_with
 

@@ -53,7 +53,7 @@ from unlearning.methods.preparation import FederatedRound, Preparation, Preparat
 from unlearning.methods.updates import mean_vector, trained_update, with_kept_buffers
 from unlearning.parameters import Vector, layout
 from unlearning.requests import Granularity
-from unlearning.stores import Arrays, Store
+from unlearning.runtime.stores import Arrays, Store
 from unlearning.training import initial_parameters, structure
 
 EPSILON = 1e-12

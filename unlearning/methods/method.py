@@ -33,7 +33,7 @@ from unlearning.methods.costs import Cost, CostSymbols, WorkDone
 from unlearning.methods.preparation import OptionsT, Preparation
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Forget, Granularity
-from unlearning.stores import MemoryStore, Store
+from unlearning.runtime.stores import MemoryStore, Store
 from unlearning.tasks.task import Examples, Task, join
 from unlearning.training import TrainingSettings
 

@@ -46,7 +46,7 @@ from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import ask_targets, relative_change, replies_of_targets
 from unlearning.parameters import Vector, add_weighted, flatten, load
 from unlearning.requests import Granularity
-from unlearning.stores import keep_newest, newest
+from unlearning.runtime.stores import keep_newest, newest
 from unlearning.tasks.task import Task
 from unlearning.training import Trained, train, untrained_parameters
 

@@ -11,7 +11,7 @@ file and names it in its `MethodInfo`. It is switched on before training by the 
     server:  prepared.check(options, sent, returned)     before a client's model is accepted
     server:  prepared.keep(options, done, store)         after the updates of a round were accepted
 
-Both sides have a store of their own (`unlearning.stores`), one a method. Entries are kept by the round's
+Both sides have a store of their own (`unlearning.runtime.stores`), one a method. Entries are kept by the round's
 number; a round that is done again after a crash must write what it wrote before, so a preparation reads
 entries of rounds before the present one only.
 """
@@ -26,7 +26,7 @@ from typing_extensions import TypeVar
 
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import Exclusions, Target
-from unlearning.stores import Arrays, Store
+from unlearning.runtime.stores import Arrays, Store
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import Trained, TrainingSettings
 

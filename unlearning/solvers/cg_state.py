@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from unlearning.errors import CheckpointError, NumericalError
-from unlearning.json_codec import restore, to_plain
 from unlearning.parameters import Vector
+from unlearning.runtime.json_codec import restore, to_plain
 from unlearning.solvers.solution import Outcome, Solution, dot, norm
 
 

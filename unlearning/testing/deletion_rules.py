@@ -6,7 +6,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from unlearning.archive import pack, unpack
 from unlearning.buffers import check_variances
 from unlearning.errors import (
     ConfigurationError,
@@ -15,10 +14,11 @@ from unlearning.errors import (
     NumericalError,
     UpdateRefused,
 )
-from unlearning.json_codec import to_plain
 from unlearning.methods.method import Need, UnlearningState
 from unlearning.requests import NOTHING, Granularity, Target
-from unlearning.stores import MemoryStore
+from unlearning.runtime.archive import pack, unpack
+from unlearning.runtime.json_codec import to_plain
+from unlearning.runtime.stores import MemoryStore
 from unlearning.testing.deletions import CLASS, MAX_EXCHANGES, OTHER_SAMPLES, Deletion, Endless
 from unlearning.testing.equality import are_equal
 from unlearning.testing.rules import Rule, rule

@@ -14,7 +14,7 @@ from unlearning.methods.method import ClientSite, Instruction, Method, Problem, 
 from unlearning.methods.preparation import Prepared
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
-from unlearning.stores import MemoryStore
+from unlearning.runtime.stores import MemoryStore
 from unlearning.tasks.losses import classification_measures, cross_entropy
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from unlearning.methods.method import PreparedStore
-from unlearning.stores import MemoryStore
+from unlearning.runtime.stores import MemoryStore
 
 
 def are_equal(one: Any, other: Any) -> bool:

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from unlearning.json_codec import to_plain
 from unlearning.requests import Granularity
+from unlearning.runtime.json_codec import to_plain
 from unlearning.tasks.task import forgotten_mask
 from unlearning.testing.deletions import Deletion
 

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from server.operations.checklist.finding import Finding, Installation, ok, problem, warning
 from server.state_directory.files import SETTINGS_FILE
-from unlearning.durable_files import open_to_others
+from unlearning.runtime.durable_files import open_to_others
 
 RENEW_BEFORE = timedelta(days=30)
 LITTLE_SPACE_BYTES = 2 * 1024**3
@@ -108,7 +108,7 @@ def _check_settings(path: Path) -> Iterator[Finding]:
     if not path.is_file():
         return
     # Imported here because it needs PyTorch, which takes seconds; the other checks do not.
-    from strategies.run_config import secrets_in
+    from strategies.settings.run_config import secrets_in
 
     try:
         settings = dict(json.loads(path.read_text(encoding="utf-8")))

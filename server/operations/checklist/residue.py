@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from server.ledger import Ledger
 from server.operations.checklist.finding import Finding, Installation, ok, problem, warning
 from server.operations.superlink_residue import count_waiting_answers, last_erased_event, newest_completion
-from unlearning.durable_files import open_to_others
 from unlearning.errors import DeploymentError
+from unlearning.runtime.durable_files import open_to_others
 
 ERASED_WITHIN = timedelta(minutes=1)
 """From a completion to the erasure, at most: some looks of the supervisor, and the time that a large database takes."""

@@ -18,7 +18,7 @@ from tests.integration.console.conftest import Desk
 from tests.integration.console.screen import CARDS, STRANGER, WIDE, Screen, browser, console
 from tests.integration.live_federation import LiveFederation, live_federation
 from tests.unit.server.report.test_report import FULL
-from unlearning.deadlines import Particulars
+from unlearning.gdpr import Particulars
 from unlearning.requests import Status
 
 pytestmark = [

@@ -9,7 +9,7 @@ import pytest
 
 from tests.deletion_service import submit
 from tests.integration.console.conftest import Browser, Desk, errors
-from unlearning.deadlines import Ground, Particulars, today
+from unlearning.gdpr import Ground, Particulars, today
 from unlearning.requests import Status
 
 

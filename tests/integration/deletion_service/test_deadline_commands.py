@@ -10,8 +10,8 @@ from server.api.client import DeletionClient
 from server.ledger import Ledger
 from tests.deletion_service import LiveLoop, submit
 from tests.integration.deletion_service.conftest import Command
-from unlearning.deadlines import Ground, Particulars, one_month_after, today
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest
+from unlearning.gdpr import Ground, Particulars, one_month_after, today
 from unlearning.requests import Granularity, Status, Target
 
 TODAY = today()

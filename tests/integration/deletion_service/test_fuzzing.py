@@ -21,7 +21,7 @@ from server.api.server import RunningServer, serve
 from server.cli import app
 from server.federation.scripted_requests import parse_requests
 from server.ledger import Ledger
-from strategies.run_config import RunSettings
+from strategies.settings.run_config import RunSettings
 from tests.deletion_service import SERVICE, LiveLoop, answer
 from tests.programs import run_program
 from unlearning.errors import ConfigurationError

@@ -24,8 +24,8 @@ from server.state_directory.files import CALLBACKS
 from server.state_directory.ledger_address import LEDGER_FILE
 from tests import ledgers
 from tests.deletion_service import FORGETTING, NOW, WAIT_S, LiveLoop, wait_until
-from unlearning.growing_pause import GrowingPause
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
+from unlearning.runtime.growing_pause import GrowingPause
 
 KEY = Ed25519PrivateKey.generate()
 SOON = GrowingPause(first_s=0.01, longest_s=0.01)

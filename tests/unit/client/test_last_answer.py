@@ -23,10 +23,10 @@ from strategies.messages import (
     training_values,
     values_of,
 )
-from strategies.run_config import RunSettings
+from strategies.settings.run_config import RunSettings
 from tests.federation import DEFAULTS
-from unlearning.json_codec import to_plain
 from unlearning.requests import NOTHING, Forget
+from unlearning.runtime.json_codec import to_plain
 from unlearning.tasks import load_site, make_task
 from unlearning.training import initial_parameters
 

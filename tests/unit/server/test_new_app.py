@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from server.cli import app
 from strategies.in_process_grid import read_run_config
-from strategies.task_source import TaskSource
+from strategies.settings.task_source import TaskSource
 
 
 def new(*arguments: str):

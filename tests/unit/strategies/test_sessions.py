@@ -31,8 +31,7 @@ from strategies.messages import (
     values_of,
     vector_of,
 )
-from strategies.run_config import RunSettings
-from strategies.sessions import client_half, connections, payloads, session_grid
+from strategies.sessions import client_session, connections, payloads, session_grid
 from strategies.sessions import endpoint as endpoints
 from strategies.sessions import session_pb2 as pb
 from strategies.sessions.client_session import Answering, run_client_session
@@ -41,6 +40,7 @@ from strategies.sessions.framing import CHUNK_BYTES, Assembler, Payload
 from strategies.sessions.payloads import ACCOUNT, INVITATION, Invitation, SessionStatistics, answer_content
 from strategies.sessions.session_grid import SessionGrid
 from strategies.sessions.session_pb2_grpc import SessionServiceStub, add_SessionServiceServicer_to_server
+from strategies.settings.run_config import RunSettings
 from tests.certificates import Authority
 from tests.deletion_service import free_port
 from tests.hostile import JSON
@@ -53,14 +53,14 @@ from unlearning.errors import (
     SessionError,
     UpdateRefused,
 )
-from unlearning.growing_pause import GrowingPause
 from unlearning.methods.method import Reply
 from unlearning.parameters import content_hash
 from unlearning.protocol import PROTOCOL_VERSION
+from unlearning.runtime.growing_pause import GrowingPause
 
 MODEL = np.arange(3 * CHUNK_BYTES // 4, dtype=np.float32)
 """Three chunks, so that a stream can break in the middle."""
-PAUSE = getattr(client_half, "_PAUSE", None)
+PAUSE = getattr(client_session, "_PAUSE", None)
 
 
 def request(client: str, factor: float = 1.0, model: np.ndarray = MODEL, server_round: int = 1) -> Message:
@@ -148,7 +148,7 @@ def replies(done: Exchange) -> dict[str, Reply]:
 @pytest.fixture(autouse=True)
 def who_lost_its_stream_comes_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every session here ends with somebody who does."""
-    monkeypatch.setattr(client_half, "_PAUSE", GrowingPause(first_s=0.05, longest_s=0.05))
+    monkeypatch.setattr(client_session, "_PAUSE", GrowingPause(first_s=0.05, longest_s=0.05))
 
 
 @pytest.fixture
@@ -336,7 +336,7 @@ def test_a_second_stream_of_a_client_is_refused(federation, caplog):
 @pytest.mark.parametrize(("version", "side"), [(0, "at the site"), (2, "at the server")])
 def test_a_stream_of_another_version_is_refused_at_once(federation, monkeypatch, version, side):
     """Its client gets one sentence, the server the same as the reason that lasts; nothing is tried again."""
-    monkeypatch.setattr(client_half, "own_version", lambda: version)
+    monkeypatch.setattr(client_session, "own_version", lambda: version)
     failure = federation.exchange(request("0"), timeout_s=30.0).failures["0"]
     assert "and the server has 1" in failure.reason
     assert side in failure.reason
@@ -562,7 +562,7 @@ def test_a_client_gives_up_a_server_that_is_gone():
 def test_a_client_gives_up_a_server_that_asks_nothing(federation, monkeypatch):
     """Three deadlines of the server without an instruction: the node must not be blocked for ever."""
     patient = GrowingPause(first_s=0.5, longest_s=0.5)
-    monkeypatch.setattr(client_half, "_PAUSE", patient)  # the first stream's client comes back after that
+    monkeypatch.setattr(client_session, "_PAUSE", patient)  # the first stream's client comes back after that
     federation.exchange(request("0"))
     impatient = replace(federation.invitations["0"], timeout_s=0.1)
     federation.grid._lines.by_node[1001].connection = 0  # as if the first stream were gone
@@ -779,8 +779,8 @@ def test_a_client_that_finds_no_place_tries_again_with_growing_pauses(endpoint, 
     """Half a second, one, two: what keeps it out may be gone by then."""
     pauses: list[float] = []
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=pauses.append)
-    monkeypatch.setattr(client_half, "time", clock)
-    monkeypatch.setattr(client_half, "_PAUSE", PAUSE)
+    monkeypatch.setattr(client_session, "time", clock)
+    monkeypatch.setattr(client_session, "_PAUSE", PAUSE)
     invitation = Invitation(address=endpoint.address, session_id="s", token="t", timeout_s=1.0)
     with refusing(endpoint.address, 5):
         done = run_client_session(invitation, scale, 1001)

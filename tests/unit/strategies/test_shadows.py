@@ -6,7 +6,7 @@ from flwr.app import RecordDict
 
 from strategies.fedavg import FedAvg
 from strategies.messages import arrays_content
-from strategies.run_config import RunSettings
+from strategies.settings.run_config import RunSettings
 from strategies.shadows import average_shadows, collect_fits, shadow_arrays, shadow_models, shadow_record
 from unlearning.errors import UpdateRefused
 from unlearning.tasks import TaskSettings, make_task

@@ -6,9 +6,9 @@ import pytest
 from client.memory import DirectoryMemory, _private
 from client.peer.journal import DirectoryJournal, PeerModel
 from server.state_directory.files import private_state
-from unlearning import archive
 from unlearning.errors import CheckpointError, VersionMismatch
 from unlearning.protocol import PROTOCOL_VERSION, VERSION_FILE, check_protocol
+from unlearning.runtime import archive
 
 
 @pytest.mark.parametrize(

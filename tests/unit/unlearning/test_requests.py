@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unlearning.errors import InvalidRequest
-from unlearning.json_codec import from_plain, to_plain
 from unlearning.requests import (
     LEGAL_MOVES,
     MAX_ID_LENGTH,
@@ -21,6 +20,7 @@ from unlearning.requests import (
     Status,
     Target,
 )
+from unlearning.runtime.json_codec import from_plain, to_plain
 
 CLIENT, SAMPLE, CLASS = Granularity.CLIENT, Granularity.SAMPLE, Granularity.CLASS
 

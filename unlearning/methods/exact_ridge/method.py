@@ -50,7 +50,7 @@ from unlearning.methods.preparation import FederatedRound, LocalRound, Preparati
 from unlearning.methods.updates import NUM_RETAINED, relative_change
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import Exclusions, Granularity
-from unlearning.stores import Arrays, Store, keep_newest, newest
+from unlearning.runtime.stores import Arrays, Store, keep_newest, newest
 from unlearning.tasks.task import Task
 from unlearning.training import Trained
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from unlearning.errors import DataError, NumericalError, UpdateRefused
 from unlearning.parameters import Vector
-from unlearning.stores import Arrays
+from unlearning.runtime.stores import Arrays
 from unlearning.tasks.batches import InOrder
 from unlearning.tasks.task import Examples
 

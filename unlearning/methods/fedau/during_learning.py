@@ -45,7 +45,7 @@ from unlearning.methods.preparation import ClientOptions, Listed, LocalRound, Pr
 from unlearning.methods.updates import ask_targets, mean_vector, relative_change, replies_of_targets
 from unlearning.parameters import Vector, check_length
 from unlearning.requests import Granularity, Target
-from unlearning.stores import keep_newest, newest
+from unlearning.runtime.stores import keep_newest, newest
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import Trained, model_with, task_of, train, untrained_parameters
 

@@ -51,7 +51,7 @@ from unlearning.methods.safe_range import OperatorsOnly, Safe
 from unlearning.methods.updates import relative_change
 from unlearning.parameters import Vector, content_hash
 from unlearning.requests import Granularity
-from unlearning.stores import Store
+from unlearning.runtime.stores import Store
 
 
 class HfOnlineParameters(MethodParameters):

@@ -20,7 +20,7 @@ from unlearning.methods.hf_online.lengths import KeptRound
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.hf_online.vectors import kept_rounds
 from unlearning.parameters import Vector, content_hash
-from unlearning.stores import Store
+from unlearning.runtime.stores import Store
 
 _MIXED = (
     "Some rounds were carried with renormalised weights and some with fixed ones: there is no one retraining to "

@@ -46,7 +46,7 @@ from unlearning.methods.hf_online.options import GIB, CarriedVectorOptions
 from unlearning.methods.preparation import FederatedRound, LocalRound, Preparation
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions, Target
-from unlearning.stores import Arrays, Store, keep_newest, newest
+from unlearning.runtime.stores import Arrays, Store, keep_newest, newest
 from unlearning.tasks.task import Task
 from unlearning.training import Trained, TrainingSettings, structure
 

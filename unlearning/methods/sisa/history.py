@@ -16,7 +16,7 @@ from typing import cast
 import numpy as np
 
 from unlearning.parameters import Vector
-from unlearning.stores import Store, keep_newest, newest
+from unlearning.runtime.stores import Store, keep_newest, newest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ from unlearning.methods.sisa.history import (
 from unlearning.methods.sisa.sharding import Sharding, ShardingOptions, task_of_shard
 from unlearning.parameters import Vector, check_length, weighted_mean
 from unlearning.requests import NOTHING, Granularity
-from unlearning.stores import Store
+from unlearning.runtime.stores import Store
 from unlearning.tasks.ensemble import part
 from unlearning.training import local_seed, train
 

@@ -15,7 +15,7 @@ from unlearning.methods.preparation import FederatedRound, LocalRound, Preparati
 from unlearning.methods.sisa.history import model_key, read_log, write_log
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import Exclusions
-from unlearning.stores import Store
+from unlearning.runtime.stores import Store
 from unlearning.tasks.ensemble import part, shard_task
 from unlearning.tasks.task import Task
 from unlearning.training import Trained, train

@@ -16,8 +16,8 @@ from tests import ledgers
 from tests.deletion_service import FORGETTING, LiveLoop, wait_until
 from tests.timestamping import Authority, running_authority
 from unlearning.errors import CertificateError, ConfigurationError
-from unlearning.growing_pause import GrowingPause
 from unlearning.requests import Granularity, Status, Target
+from unlearning.runtime.growing_pause import GrowingPause
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the timestamps")
 

@@ -7,12 +7,12 @@ import pytest
 
 from server.federation.checkpoints import CheckpointStore, decode
 from server.federation.state import ActiveDeletion, FederationState, Phase, PhaseCost
-from unlearning import archive
-from unlearning.archive import pack
 from unlearning.errors import CheckpointError, VersionMismatch
 from unlearning.methods.costs import WorkDone
 from unlearning.methods.method import Noise, UnlearningState
 from unlearning.requests import Exclusions, Granularity, Target
+from unlearning.runtime import archive
+from unlearning.runtime.archive import pack
 from unlearning.verification.measurement import Measurement, SetMeasure
 from unlearning.verification.observations import Outputs
 

@@ -9,7 +9,7 @@ from server.federation.gate import COMPARED_ROUNDS, RoundGate
 from server.federation.observing import ServerTestSet
 from server.federation.state import FederationState
 from server.federation.suspensions import Suspension, sentences, suspend, suspended
-from unlearning.archive import pack
+from unlearning.runtime.archive import pack
 
 
 class Scores(ServerTestSet):

@@ -5,8 +5,8 @@ import pytest
 
 from server.federation.shadow_store import ShadowState, ShadowStore
 from server.federation.state import PhaseCost
-from unlearning.peak_memory import PeakMemory
 from unlearning.requests import Exclusions, Granularity, Target
+from unlearning.runtime.peak_memory import PeakMemory
 
 STATE = ShadowState(
     models=(np.arange(3, dtype=np.float32), np.ones(3, dtype=np.float32)),

@@ -10,10 +10,10 @@ from server.federation.site_requests import MAX_A_DAY, SiteRequests
 from server.ledger import ClientRecord
 from strategies.site_requests import SITE_REQUEST_BYTES, SITE_REQUESTS
 from tests.programs import run_program
-from unlearning.deadlines import Ground
 from unlearning.errors import InvalidRequest
-from unlearning.json_codec import to_plain
+from unlearning.gdpr import Ground
 from unlearning.requests import Granularity, Target
+from unlearning.runtime.json_codec import to_plain
 
 NOW = datetime(2026, 1, 1, 8, tzinfo=UTC)
 MYSELF = to_plain(Target(Granularity.CLIENT, "2"))

@@ -14,7 +14,7 @@ from server.api import convert
 from server.api.access import Caller, Role
 from server.http_api import opendsr
 from tests.deletion_service import erasure
-from unlearning.deadlines import Ground, Particulars
+from unlearning.gdpr import Ground, Particulars
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
 DOCS = Path(__file__).parents[4] / "docs" / "integrations.md"

@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from server.ledger import Ledger
 from tests.ledgers import submit
-from unlearning.deadlines import Amendment
 from unlearning.errors import Fenced, RequestError
+from unlearning.gdpr import Amendment
 from unlearning.requests import LEGAL_MOVES, OPEN_STATUSES, Exclusions, Granularity, Status, Target
 
 CLIENTS = ("1", "2")

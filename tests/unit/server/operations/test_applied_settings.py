@@ -11,7 +11,7 @@ from server.operations.applied_settings import unapplied
 from server.operations.checklist import Level
 from server.operations.checklist.applied import check_applied
 from server.operations.federation_file import read_federation_file
-from strategies.run_config import RunSettings
+from strategies.settings.run_config import RunSettings
 
 START = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 

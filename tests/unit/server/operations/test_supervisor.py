@@ -10,7 +10,7 @@ from server.operations.supervisor import Supervisor, decide
 from server.processes.flower_control import Run
 from tests.fake_flower import FakeFlower, control_of_app, row
 from tests.supervised import OneRun
-from unlearning.growing_pause import GrowingPause
+from unlearning.runtime.growing_pause import GrowingPause
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 PAUSE = GrowingPause(first_s=10, longest_s=60)

@@ -22,7 +22,7 @@ from server.report.data import (
 from server.report.page import render_page
 from server.report.plots import BLUE, GREEN, ORANGE, PURPLE
 from server.report.words import FIGURE_NAMES, describe_measurements, duration, gaps, moment, share, size
-from unlearning.json_codec import from_plain
+from unlearning.runtime.json_codec import from_plain
 from unlearning.verification.discrimination import Estimate
 from unlearning.verification.measurement import Measurement, SetMeasure
 from unlearning.verification.optional_attacks import ATTACKS_ON_DEMAND
@@ -232,7 +232,7 @@ def test_a_write_that_fails_leaves_the_older_report_whole(tmp_path, monkeypatch)
     def full_disk(descriptor):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("unlearning.durable_files.os.fsync", full_disk)
+    monkeypatch.setattr("unlearning.runtime.durable_files.os.fsync", full_disk)
     with pytest.raises(OSError, match="No space"):
         write_report(tmp_path, FULL)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -19,7 +19,7 @@ from unlearning.certified import (
 )
 from unlearning.certified.noise import largest_ratio
 from unlearning.errors import MethodFailed
-from unlearning.json_codec import from_plain, to_plain
+from unlearning.runtime.json_codec import from_plain, to_plain
 
 CONSTANTS = Constants(
     gradient_bound=1, smoothness=2, strong_convexity=1, hessian_lipschitz=1, source="somewhere"

@@ -58,7 +58,7 @@ def test_a_secret_is_written_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("unlearning.durable_files.os.fsync", dies)
+        patch.setattr("unlearning.runtime.durable_files.os.fsync", dies)
         with pytest.raises(KeyboardInterrupt):
             noise_secret(tmp_path / "secret")
     assert list(tmp_path.iterdir()) == []

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from unlearning.errors import InvalidRequest, UnsupportedRequest
-from unlearning.json_codec import from_plain, to_plain
 from unlearning.methods.eligibility import FederationProfile, check_eligible
 from unlearning.methods.registry import METHODS, preparations
 from unlearning.requests import Granularity, Target
+from unlearning.runtime.json_codec import from_plain, to_plain
 from unlearning.tasks import make_task
 from unlearning.tasks.ensemble import shard_task
 from unlearning.tasks.settings import TaskSettings

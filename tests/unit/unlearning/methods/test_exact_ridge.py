@@ -21,7 +21,7 @@ from unlearning.methods.method import PreparedStore, Problem
 from unlearning.methods.preparation import FederatedRound, Prepared
 from unlearning.methods.registry import METHODS, preparations
 from unlearning.requests import Exclusions, Granularity, Target
-from unlearning.stores import MemoryStore
+from unlearning.runtime.stores import MemoryStore
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.task import Examples
 from unlearning.training import TrainingSettings, initial_parameters

@@ -14,7 +14,7 @@ from unlearning.methods.method import PreparedStore, Problem, Reply, UnlearningS
 from unlearning.methods.preparation import LocalRound
 from unlearning.methods.registry import METHODS
 from unlearning.requests import Forget, Granularity, Target
-from unlearning.stores import MemoryStore
+from unlearning.runtime.stores import MemoryStore
 from unlearning.tasks.task import Examples
 from unlearning.training import Trained, TrainingSettings, initial_parameters, train
 

@@ -17,7 +17,7 @@ from unlearning.methods.method import ClientSite, PreparedStore, Problem, Unlear
 from unlearning.methods.preparation import FederatedRound
 from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.requests import Forget
-from unlearning.stores import MemoryStore
+from unlearning.runtime.stores import MemoryStore
 from unlearning.tasks.task import Examples
 from unlearning.training import TrainingSettings, initial_parameters, train
 

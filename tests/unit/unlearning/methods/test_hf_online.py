@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from strategies.run_config import RunSettings
+from strategies.settings.run_config import RunSettings
 from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
 from unlearning.certified import Weighting, create_key, feature_norm
 from unlearning.errors import (
@@ -25,7 +25,7 @@ from unlearning.methods.preparation import FederatedRound, LocalRound
 from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.parameters import Vector, content_hash, weighted_mean
 from unlearning.requests import Exclusions, Forget, Granularity, Target
-from unlearning.stores import DirectoryStore, MemoryStore, Store
+from unlearning.runtime.stores import DirectoryStore, MemoryStore, Store
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.training import Trained, TrainingSettings, initial_parameters, local_seed, train
 

@@ -14,7 +14,7 @@ from unlearning.methods.method import Problem, Reply, UnlearningState
 from unlearning.methods.pga import LAST_MODEL, reference_model, squared_distance
 from unlearning.methods.preparation import LocalRound
 from unlearning.methods.registry import METHODS
-from unlearning.stores import MemoryStore
+from unlearning.runtime.stores import MemoryStore
 from unlearning.testing.convex import DATA, TASK, TRAINING
 from unlearning.training import Trained, initial_parameters
 

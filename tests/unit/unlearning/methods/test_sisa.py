@@ -25,7 +25,7 @@ from unlearning.methods.sisa.history import model_key, read_log
 from unlearning.methods.sisa.sharding import Sharding, ShardingOptions
 from unlearning.parameters import Vector
 from unlearning.requests import Forget, Granularity, Target
-from unlearning.stores import MemoryStore
+from unlearning.runtime.stores import MemoryStore
 from unlearning.tasks import TaskSettings, load_site, make_task
 from unlearning.tasks.ensemble import part
 from unlearning.tasks.task import Examples, join

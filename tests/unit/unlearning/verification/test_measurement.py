@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from unlearning.json_codec import from_plain, to_plain
+from unlearning.runtime.json_codec import from_plain, to_plain
 from unlearning.verification.measurement import Measurement, SetMeasure, measure
 from unlearning.verification.observations import Details, Observations
 

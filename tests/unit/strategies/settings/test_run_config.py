@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from strategies.run_config import RunSettings, local_seed
-from strategies.settings_page import FILES
+from strategies.settings.page import FILES
+from strategies.settings.run_config import RunSettings, local_seed
 from unlearning.errors import ConfigurationError
 
 
@@ -51,7 +51,7 @@ def test_a_wrong_setting_is_refused_with_what_is_allowed(settings, sentence):
 
 def test_pyproject_lists_every_setting_with_its_default():
     """`flwr run` only accepts overrides of settings that pyproject.toml names."""
-    text = (Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[4] / "pyproject.toml").read_text(encoding="utf-8")
     assert tomllib.loads(text)["tool"]["flwr"]["app"]["config"] == RunSettings().to_run_config()
 
 
@@ -64,7 +64,7 @@ def test_docs_and_defaults_are_those_of_the_definitions(path):
 
 def test_docs_explain_every_setting():
     """docs/configuration.md has a row for each, with its default and a sentence."""
-    text = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[4] / "docs" / "configuration.md").read_text(encoding="utf-8")
     rows = re.findall(r"(?m)^\| `([a-z0-9-]+)` \| \S+ \| .+ \|$", text)
     assert sorted(rows) == sorted(RunSettings().to_run_config())
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from unlearning.durable_files import partial_of, write_atomically
-from unlearning.foreign_files import open_plain, read_plain
+from unlearning.runtime.durable_files import partial_of, write_atomically
+from unlearning.runtime.foreign_files import open_plain, read_plain
 
 
 def linked_file(folder: Path) -> Path:

@@ -18,9 +18,9 @@ from strategies.exchange import Exchange
 from strategies.messages import PEAK_MEMORY, TRAIN, arrays_content, compose, model_record, values_of
 from tests.federation import InProcessFederation, client
 from tests.unit.server.report.test_report import BARE, FULL
-from unlearning import peak_memory
-from unlearning.json_codec import to_plain
-from unlearning.peak_memory import Memory, MemoryWatch, PeakMemory
+from unlearning.runtime import peak_memory
+from unlearning.runtime.json_codec import to_plain
+from unlearning.runtime.peak_memory import Memory, MemoryWatch, PeakMemory
 from unlearning.tasks import make_task
 from unlearning.training import Trained, initial_parameters, train
 

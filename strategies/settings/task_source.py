@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from strategies.run_config import FIELDS, RunSettings
+from strategies.settings.run_config import FIELDS, RunSettings
 from unlearning.errors import ConfigurationError
 from unlearning.tasks.own_code import make_own_task, name_of
 from unlearning.tasks.settings import TaskSettings

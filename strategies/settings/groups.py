@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from strategies.secret_settings import SecretPlace
+from strategies.settings.secrets import SecretPlace
 from unlearning.training import LocalTraining
 from unlearning.verification.shadow_models import MOST
 

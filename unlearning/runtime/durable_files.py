@@ -16,7 +16,7 @@ from logging import getLogger
 from pathlib import Path
 from typing import IO
 
-from unlearning.foreign_files import open_plain
+from unlearning.runtime.foreign_files import open_plain
 
 _log = getLogger(__name__)
 

@@ -4,7 +4,8 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from unlearning.deadlines import (
+from unlearning.errors import InvalidRequest
+from unlearning.gdpr import (
     EARLIEST_RECEIVED,
     Ground,
     Particulars,
@@ -14,7 +15,6 @@ from unlearning.deadlines import (
     parse_day,
     parse_ground,
 )
-from unlearning.errors import InvalidRequest
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 

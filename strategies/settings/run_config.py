@@ -12,14 +12,14 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 
-from strategies.secret_settings import SecretPlace, describe_secrets
-from strategies.setting_groups import (
+from strategies.settings.groups import (
     DeletionSettings,
     MemorySettings,
     RoundSettings,
     SessionSettings,
     TrainingSchedule,
 )
+from strategies.settings.secrets import SecretPlace, describe_secrets
 from strategies.tls_files import is_loopback
 from strategies.update_checks import CountLimits
 from unlearning.errors import ConfigurationError

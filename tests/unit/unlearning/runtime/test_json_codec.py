@@ -9,8 +9,8 @@ import pytest
 
 from unlearning.certified import AccountedRelease, Sensitivity
 from unlearning.errors import InvalidRequest
-from unlearning.json_codec import from_plain, restore, to_plain, with_arrays
 from unlearning.requests import Exclusions, Forget, Target
+from unlearning.runtime.json_codec import from_plain, restore, to_plain, with_arrays
 
 RELEASE = {"name": "r", "number": 1, "sigma": 0.5, "sensitivity": None}
 

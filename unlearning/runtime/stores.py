@@ -17,9 +17,9 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from unlearning.archive import pack_arrays, unpack_arrays
-from unlearning.durable_files import overwrite, sync_directory, write_atomically
 from unlearning.errors import CheckpointError
+from unlearning.runtime.archive import pack_arrays, unpack_arrays
+from unlearning.runtime.durable_files import overwrite, sync_directory, write_atomically
 
 Arrays = Mapping[str, NDArray[Any]]
 

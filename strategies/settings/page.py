@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from strategies.run_config import FIELDS, RunSettings
+from strategies.settings.run_config import FIELDS, RunSettings
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 
 
 def write_tables(page: str) -> str:

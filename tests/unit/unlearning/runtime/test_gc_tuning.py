@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from unlearning.gc_tuning import nothing_collected
+from unlearning.runtime.gc_tuning import nothing_collected
 
 AT_THE_END = """
 import atexit, gc
@@ -40,7 +40,7 @@ def test_imports_are_not_looked_through(was_enabled):
 @pytest.mark.parametrize(
     ("module", "function", "argument"),
     [
-        ("unlearning.gc_tuning", "end_without_collecting", ""),
+        ("unlearning.runtime.gc_tuning", "end_without_collecting", ""),
         ("client.commands", "run_command", "lambda: None"),
         ("builtins", "abs", "1"),
     ],

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unlearning.errors import CheckpointError, VersionMismatch
-from unlearning.json_codec import restore, with_arrays
+from unlearning.runtime.json_codec import restore, with_arrays
 
 VERSION = 2
 _JSON = "archive.json"

@@ -11,7 +11,7 @@ HOLDS_NOTHING = """
 import sys
 from contextlib import nullcontext
 import numpy as np
-from unlearning.freed_memory import overwrite_freed
+from unlearning.runtime.freed_memory import overwrite_freed
 
 with overwrite_freed() if sys.argv[1] == "overwritten" else nullcontext():
     rows = np.frombuffer(bytes(range(256)) * 64, dtype=np.uint8).reshape(64, 256) ^ 0x5A
@@ -22,7 +22,7 @@ sys.stdin.read()
 IN_A_CYCLE = """
 import gc, sys
 import numpy as np
-from unlearning.freed_memory import overwrite_freed
+from unlearning.runtime.freed_memory import overwrite_freed
 
 gc.disable()
 with overwrite_freed():

@@ -1,0 +1,1 @@
+"""Settings: their groups, how they are read and checked, and their page in the documentation."""

@@ -1,0 +1,1 @@
+"""The host: files, memory, garbage collection, devices, and values as JSON."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import grpc
 
-from server.api import deletion_pb2 as pb
-from server.api.client import DeletionClient
 from server.ledger import ClientRecord, Ledger, RoundRecord
 from server.requests.admission import FEDERATION
+from server.service import deletion_pb2 as pb
+from server.service.client import DeletionClient
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.runtime.json_codec import to_plain

@@ -12,12 +12,12 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from server.api.errors import AccessDenied, NotAuthenticated
 from server.console import actions, filing_pages, pages, register
 from server.console.auth import ENTRANCE, AuthMiddleware, enter, has_token
 from server.console.console import Console, stylesheet
 from server.console.filing import TOO_LONG
 from server.console.forms import BodyTooLong, read_form
+from server.service.statuses import AccessDenied, NotAuthenticated
 from unlearning.errors import FlowerUnlearningError, InvalidRequest, RequestError, RequestNotFound
 
 POLL_S = 1.0

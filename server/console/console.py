@@ -13,15 +13,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from server.api.access import ALLOWED, Caller
-from server.api.client import DeletionClient, Report
-from server.api.narrator import GOING_ON, MEANINGS
 from server.console.auth import LoginLink, Session
 from server.console.federation import FederationMirror, describe_round, failures_of, figure
 from server.console.filing import Drafts
 from server.console.mirror import Mirror
 from server.report import words
 from server.report.template import STYLE
+from server.service.access import Caller
+from server.service.calls import CALLS, Report
+from server.service.client import DeletionClient
+from server.service.narrator import GOING_ON, MEANINGS
 from unlearning.gdpr import Ground, today
 
 _KEPT_REPORTS = 16
@@ -55,7 +56,7 @@ class Console:
 
     def may(self, call: str) -> bool:
         """Return whether the caller's role may make a call; the service decides, this only hides buttons."""
-        return self.caller.role in ALLOWED.get(call, frozenset())
+        return self.caller.role in CALLS[call].roles
 
     def stamp(self, page: str, *, not_older_than_s: float = 0.0) -> str:
         """Return a word that changes when a page of this kind would."""

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from server.api.access import Caller
-from server.api.client import DeletionClient
-from server.api.convert import ClientStatus
 from server.console.mirror import Remembered
 from server.ledger import RoundRecord
+from server.service.access import Caller
+from server.service.calls import ClientStatus
+from server.service.client import DeletionClient
 from unlearning.errors import FlowerUnlearningError
 from unlearning.requests import DeletionRequest
 
@@ -55,8 +55,8 @@ class FederationMirror(Remembered[Federation]):
             fresh = self._service.rounds(after=known.newest, limit=NEWEST_ROUNDS)
             clients, waiting = (None, "")
             if self._may_list_clients:
-                listed, waiting = self._service.clients_and_waiting()
-                clients = tuple(listed)
+                answer = self._service.clients()
+                clients, waiting = answer.clients, answer.waiting
         except FlowerUnlearningError as exc:
             return replace(known, problem=str(exc))
         newest = fresh[-1].sequence if fresh else known.newest

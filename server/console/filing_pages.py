@@ -8,7 +8,6 @@ from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from server.api.errors import AccessDenied
 from server.console.console import Console
 from server.console.filing import (
     GRANULARITIES,
@@ -20,6 +19,7 @@ from server.console.filing import (
     read_target,
 )
 from server.console.forms import texts_of
+from server.service.statuses import AccessDenied
 from unlearning.errors import RequestError
 from unlearning.gdpr import NOTHING_GIVEN
 from unlearning.methods import DEFAULT_METHOD

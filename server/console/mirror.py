@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
-from server.api.access import Caller
-from server.api.client import DeletionClient
+from server.service.access import Caller
+from server.service.client import DeletionClient
 from unlearning.errors import FlowerUnlearningError
 from unlearning.requests import DeletionRequest
 

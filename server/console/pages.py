@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.access import ALLOWED, Role, may_cancel
 from server.certificate.checks import Check, Outcome, check_report_content, check_signature
 from server.certificate.document import Certificate, decode
 from server.certificate.ledger_check import LedgerView, check_ledger
@@ -18,6 +17,8 @@ from server.console.list_query import SORTS, ListQuery, page_of
 from server.ledger import Event
 from server.ledger.records import no_such_request
 from server.report import words
+from server.service.access import may_cancel
+from server.service.calls import CALLS, Role
 from unlearning.errors import CertificateError, FlowerUnlearningError, IllegalMove, RequestNotFound
 from unlearning.gdpr import today
 from unlearning.requests import LEGAL_MOVES, DeletionRequest, Status
@@ -173,7 +174,7 @@ def access_page(console: Console, request: Request) -> Response:
     return console.render(
         request,
         "access.html",
-        allowed=ALLOWED,
+        calls=CALLS,
         roles=list(Role),
         people=[(who, filed[who], refused[who]) for who in sorted({*filed, *refused})],
     )

@@ -16,10 +16,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.client import LedgerCheck
 from server.console.console import Console
 from server.console.list_query import ListPage, page_number
 from server.console.pages import download
+from server.service.calls import LedgerCheck
 from unlearning.errors import InvalidRequest
 from unlearning.requests import DeletionRequest, Status
 

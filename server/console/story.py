@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from server.api.client import Report
-from server.api.narrator import MEANINGS
 from server.ledger import Event
 from server.ledger.records import SUBMITTED
 from server.ledger.texts import ERASED, TEXTS
 from server.report import words
+from server.service.calls import Report
+from server.service.narrator import MEANINGS
 from unlearning.requests import Status
 from unlearning.verification.measurement import CONFIDENCE, YEOM
 

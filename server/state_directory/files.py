@@ -18,7 +18,7 @@ NOISE_SECRET = "noise-secret"
 SUBJECT_KEY = "subject-key"
 """The key of the hashes that stand for sample ids (`server.state_directory.subject_key`)."""
 CALLBACKS = "callbacks"
-"""Whom the deletion service still has to tell what became of a request (`server.http_api.callbacks`)."""
+"""Whom the deletion service still has to tell what became of a request (`server.service.callbacks`)."""
 REPLACED, RESTORING = "replaced-", "restoring"
 SUPERLINK_DATABASE = Path("/var/lib/flower-unlearning/superlink.db")
 """Flower's own, beside the state directory, where deploy/ puts it."""

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.deployment import WORKER, LocalDeployment, supernode
-from server.api.client import DeletionClient
-from server.api.tls import TlsFiles
 from server.ledger import Event, Ledger, RoundRecord
 from server.processes.app_directory import write_app
 from server.processes.flower_control import ConfigValue, flower_environment, program
+from server.service.client import DeletionClient
+from server.service.tls import TlsFiles
 from strategies.settings.run_config import RunSettings
 from tests.federation import InProcessFederation
 from tests.integration.deployments import FrugalDeployment

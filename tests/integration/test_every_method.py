@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from server.api.client import DeletionClient
 from server.cli import app
 from server.ledger import Ledger
+from server.service.client import DeletionClient
 from strategies.settings.run_config import RunSettings
 from tests.federation import InProcessFederation
 from tests.integration.conftest import REPOSITORY

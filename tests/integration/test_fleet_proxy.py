@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.deployment import LocalDeployment, supernode
-from server.api.tls import TlsFiles
 from server.processes.layout import FLEET_SPEAKS_HTTP, Layout, free_ports
 from server.processes.process_group import ProcessGroup
+from server.service.tls import TlsFiles
 from strategies.installation import DEPLOY
 from tests.integration.conftest import REPOSITORY
 from tests.integration.live_federation import SETTINGS, forget

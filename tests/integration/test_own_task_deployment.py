@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from server.api.client import DeletionClient
 from server.federation.checkpoints import CheckpointStore
+from server.service.client import DeletionClient
 from tests import own_pictures
 from tests.federation import client
 from tests.integration.deployments import FrugalDeployment

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from server.api.client import DeletionClient
-from server.api.errors import ServiceUnavailable
-from server.api.server import RunningServer, serve
-from server.api.tls import TlsFiles
 from server.ledger import Ledger
 from server.processes.flower_control import program
+from server.service.client import DeletionClient
+from server.service.grpc_server import RunningServer, serve
+from server.service.statuses import ServiceUnavailable
+from server.service.tls import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import LiveLoop, submit
 from tests.integration.deletion_service.conftest import Start

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from server.api.server import RunningServer
 from server.ledger import Ledger
+from server.service.grpc_server import RunningServer
 from tests.deletion_service import WAIT_S, LiveLoop
 
 

@@ -36,8 +36,6 @@ FlowerUnlearningError
     ├── RequestNotFound        no such request
     ├── IllegalMove            the request's state does not allow this
     ├── LimitExceeded          a caller asks for more than its share (server/ledger/records.py)
-    │   ├── BodyTooLarge       a body with more bytes than a message may have (server/service/http_api.py)
-    │   └── BodyTooSlow        a body that did not come in time (server/service/http_api.py)
     ├── NotAuthenticated       the caller's certificate names no person and role (server/service/statuses.py)
     └── AccessDenied           the caller's role does not allow this (server/service/statuses.py)
 """

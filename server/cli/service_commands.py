@@ -122,7 +122,7 @@ def serve(
             )
             web = serve_http(running.core, options, state_dir, tls)
             parts.callback(web.stop)
-            typer.echo(f"The HTTP API is at {web.url}, described at {web.url}/docs.")
+            typer.echo(f"The HTTP API is at {web.url}, described at {web.url}/openapi.json.")
         authority = TimestampAuthority.of(timestamp_url, timestamp_authority)
         if authority is not None:
             stamping = TimestampWorker(store, state_dir / REPORTS, authority)

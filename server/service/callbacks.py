@@ -1,21 +1,22 @@
-"""Callbacks: what becomes of a request is told to the URLs that it named, until they have heard it.
+"""Callbacks: the status of a request is sent to the URLs that it named, until they have received it.
 
-    STATE_DIR/callbacks/r-000001.json    what each URL has been told last, and since when it cannot be reached
+    STATE_DIR/callbacks/r-000001.json    what each URL has received last, and since when it cannot be reached
 
-A file is durable before the request's filer has its answer, and erased when everybody has heard the end. So callbacks
-outlive a restart; the state is what is told, not each step, so several changes in quick succession are one callback.
+A file is durable before the request's filer has its answer, and erased when each URL has received the final status. So
+callbacks outlive a restart; the state is what is sent, not each step, so several quick changes are one callback.
 """
 
 import asyncio
 import base64
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from itertools import count
 from logging import getLogger
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -23,8 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from server.ledger import Ledger, LedgerUnavailable, LimitExceeded
 from server.service import opendsr
 from server.service.access import Caller
-from server.service.callback_turns import Callback, Lane, Outcome, Turns
-from server.service.callback_urls import AllowedUrls
+from server.service.callback_urls import AllowedUrls, origin_of
 from unlearning.errors import RequestNotFound
 from unlearning.requests import DeletionRequest, Status
 from unlearning.runtime.durable_files import make_private, write_atomically
@@ -37,13 +37,14 @@ TIMEOUT_S = 10.0
 GIVE_UP_AFTER = timedelta(days=3)
 PAUSE = GrowingPause(first_s=1.0, longest_s=3600.0)
 MAX_WAITING = 5_000
-"""URLs of one submitter that have not heard the end of a request."""
+"""URLs of one submitter that have not received the end of a request."""
 _POLL_S = 0.5
+_NOT_ALLOWED = "it is no longer allowed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """One URL. told: the last condition that it has heard; failing_since: None where the last call went well."""
+    """One URL. told: the last condition that it has received; failing_since: None where the last call went well."""
 
     told: str
     failing_since: datetime | None = None
@@ -51,7 +52,7 @@ class Listener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listeners:
-    """The URLs of one request that have not heard its end."""
+    """The URLs of one request that have not received its end."""
 
     request_id: str
     by_url: Mapping[str, Listener]
@@ -71,11 +72,20 @@ class Signer:
         }
 
 
+class Callback(NamedTuple):
+    """What is to be sent: the state of a request, to a URL."""
+
+    request_id: str
+    url: str
+
+
 @dataclass(slots=True)
 class Callbacks:
     """The callbacks of one service, sent by a thread of its own.
 
-    Everything but `check` and `expect` belongs to that thread. `turns` and `clock` are parameters for tests.
+    Each submitter's callbacks to one server are sent one after the other and wait for those of no other submitter; one
+    that was not taken is sent again after a growing pause. Everything but `check` and `expect` belongs to the thread.
+    `pause` and `clock` are parameters for tests.
     """
 
     ledger: Ledger
@@ -83,19 +93,23 @@ class Callbacks:
     allowed: AllowedUrls
     signer: Signer
     clock: Callable[[], datetime]
-    turns: Turns = field(default_factory=lambda: Turns(PAUSE))
+    pause: GrowingPause = PAUSE
     _open: dict[str, Listeners] = field(default_factory=dict, init=False)
-    _serving: set[Lane] = field(default_factory=set, init=False)
     _requests: dict[str, DeletionRequest] = field(default_factory=dict, init=False)
     _to_read: set[str] = field(default_factory=set, init=False)
     _new: list[Listeners] = field(default_factory=list, init=False)
+    _sending: set[Callback] = field(default_factory=set, init=False)
+    _failures: dict[Callback, tuple[int, float]] = field(default_factory=dict, init=False)
+    _lanes: dict[Hashable, asyncio.Lock] = field(
+        default_factory=lambda: defaultdict(asyncio.Lock), init=False
+    )
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
     _after_event: int | None = field(default=None, init=False)
 
     def start(self) -> None:
-        """Begin with what a service before this one left to be told.
+        """Begin with what a service before this one left to be sent.
 
         Raises:
             OSError: the directory cannot be read or made.
@@ -105,7 +119,7 @@ class Callbacks:
             try:
                 self._new.append(from_plain(Listeners, json.loads(path.read_bytes()), exactly=True))
             except ValueError as exc:
-                _log.error("%s is damaged, so nobody is called back for it: %s", path, exc)
+                _log.error("%s is damaged, so its URLs are not called back: %s", path, exc)
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._run()), name="callbacks", daemon=True
         )
@@ -137,7 +151,7 @@ class Callbacks:
         if urls and own + len(urls) > MAX_WAITING:
             raise LimitExceeded(
                 f"status_callback_urls: {own:,} of yours wait for the end of a request; at most {MAX_WAITING:,} may. "
-                "Leave them out and ask for the status."
+                "Leave them out and query the status."
             )
 
     def expect(self, request: DeletionRequest, urls: Iterable[str]) -> None:
@@ -160,7 +174,7 @@ class Callbacks:
         # Proxies of the environment could reach what the operator did not mean to allow.
         client = httpx.AsyncClient(
             timeout=httpx.Timeout(TIMEOUT_S, connect=TIMEOUT_S / 2),
-            limits=httpx.Limits(),  # none that lanes share: each has one connection at a time
+            limits=httpx.Limits(),  # none: each lane has one connection at a time
             follow_redirects=False,
             trust_env=False,
         )
@@ -168,9 +182,9 @@ class Callbacks:
             while not self._stopping.is_set():
                 try:
                     self._look()
-                    for lane in {callback.lane for callback in self._due()} - self._serving:
-                        self._serving.add(lane)
-                        running.create_task(self._serve(client, lane))
+                    for callback in self._due():
+                        self._sending.add(callback)
+                        running.create_task(self._serve(client, callback))
                 except LedgerUnavailable as exc:
                     _log.warning("Callbacks wait for the ledger: %s", exc)
                 except Exception:  # noqa: BLE001  whatever it is, it is tried again
@@ -178,7 +192,7 @@ class Callbacks:
                 await asyncio.sleep(_POLL_S)
 
     def _look(self) -> None:
-        """Read what has become of the requests whose listeners wait."""
+        """Read the new states of the requests whose listeners wait."""
         with self._lock:
             for item in self._new:
                 self._open[item.request_id] = item
@@ -199,61 +213,60 @@ class Callbacks:
                 self._forget(request_id)
             self._to_read.discard(request_id)
 
-    def _due(self, of: Lane | None = None) -> list[Callback]:
-        """Return what there is to tell now, in one lane or in all."""
-        now, due = asyncio.get_running_loop().time(), list[Callback]()
-        for request_id, listeners in self._open.items():
-            request = self._requests.get(request_id)
-            if request is None:  # the ledger could not be read yet
-                continue
-            if of is not None and (request.submitted_by, request.submitted_role) != (of.name, of.role):
-                continue
-            state = condition(request)
-            unheard = (Callback(request, url) for url, one in listeners.by_url.items() if one.told != state)
-            due += [item for item in unheard if of in (None, item.lane) and self.turns.is_due(item, now)]
-        return due
+    def _due(self) -> list[Callback]:
+        """Return what is to be sent now: a state that a URL has not received, whose pause has passed."""
+        now = asyncio.get_running_loop().time()
+        return [
+            callback
+            for request_id, listeners in self._open.items()
+            if (request := self._requests.get(request_id))
+            is not None  # else the ledger could not be read yet
+            for url, listener in listeners.by_url.items()
+            if listener.told != condition(request)
+            and (callback := Callback(request_id, url)) not in self._sending
+            and self._failures.get(callback, (0, 0.0))[1] <= now
+        ]
 
-    async def _serve(self, client: httpx.AsyncClient, lane: Lane) -> None:
-        """Send what is due in a lane, one after the other, until nothing is."""
-        last_turns: dict[str, int] = {}
+    async def _serve(self, client: httpx.AsyncClient, callback: Callback) -> None:
+        """Send one callback when its lane is free."""
         try:
-            for turn in count(1):
-                due = self._due(lane)
-                if not due or self._stopping.is_set():
-                    return
-                callback = self.turns.first(due, last_turns)
-                last_turns[callback.url] = turn
-                await self._tell(client, callback)
+            first = self._requests[callback.request_id]
+            lane = (first.submitted_by, first.submitted_role, origin_of(callback.url))
+            async with self._lanes[lane]:
+                request = self._requests.get(callback.request_id)
+                if request is not None and not self._stopping.is_set():
+                    self._note_outcome(request, callback, await self._send(client, request, callback.url))
         except Exception:  # noqa: BLE001  whatever it is, the others' callbacks go on
             _log.exception("A callback could not be sent or noted in %s", self.directory)
         finally:
-            self._serving.discard(lane)
+            self._sending.discard(callback)
 
-    async def _tell(self, client: httpx.AsyncClient, callback: Callback) -> None:
-        clock = asyncio.get_running_loop().time
-        request, url = callback
-        is_allowed, began = self.allowed.includes(url), clock()
-        outcome = await self._send(client, callback) if is_allowed else Outcome("it is no longer allowed")
+    def _note_outcome(self, request: DeletionRequest, callback: Callback, why: str) -> None:
+        """Write down that a URL has received this state, or (why) that it has not."""
         if request.id not in self._open:  # the ledger was restored from before it
             return
-        self.turns.note(callback, outcome, began, clock())
-        if not outcome.why:
-            heard = condition(request)
-            self._note(callback, None if opendsr.is_final(request) else Listener(told=heard))
+        url, now = callback.url, self.clock()
+        if not why:
+            self._failures.pop(callback, None)
+            self._note(callback, None if opendsr.is_final(request) else Listener(told=condition(request)))
             return
-        listener, now = self._open[request.id].by_url[url], self.clock()
+        listener = self._open[request.id].by_url[url]
         since = listener.failing_since or now
-        if now - since >= GIVE_UP_AFTER or not is_allowed:
-            _log.error("%s was not told of %s, and is not called again: %s", url, request.id, outcome.why)
+        if now - since >= GIVE_UP_AFTER or why == _NOT_ALLOWED:
+            _log.error("%s did not receive %s, and is not called again: %s", url, request.id, why)
             self._note(callback, None)
             return
-        _log.warning("%s was not told of %s: %s; it is called again later.", url, request.id, outcome.why)
+        _log.warning("%s did not receive %s: %s; it is called again later.", url, request.id, why)
+        num_failures = self._failures.get(callback, (0, 0.0))[0] + 1
+        until = asyncio.get_running_loop().time() + self.pause.after(num_failures)
+        self._failures[callback] = (num_failures, until)
         if listener.failing_since is None:
             self._note(callback, replace(listener, failing_since=since))
 
-    async def _send(self, client: httpx.AsyncClient, callback: Callback) -> Outcome:
-        """Send one callback. Nothing is read of the answer's body."""
-        request, url = callback
+    async def _send(self, client: httpx.AsyncClient, request: DeletionRequest, url: str) -> str:
+        """Send one callback; return why it was not taken, "" where it was. Nothing is read of the answer's body."""
+        if not self.allowed.includes(url):
+            return _NOT_ALLOWED
         content = json.dumps(opendsr.callback(request, url, self.clock())).encode()
         headers = {"Content-Type": "application/json", **self.signer.headers(content)}
         try:
@@ -261,28 +274,25 @@ class Callbacks:
                 asyncio.timeout(TIMEOUT_S),
                 client.stream("POST", url, content=content, headers=headers) as answer,
             ):
-                return Outcome("" if answer.is_success else f"it answered {answer.status_code}")
+                return "" if answer.is_success else f"it answered {answer.status_code}"
         except TimeoutError:
-            return Outcome(f"no answer within {TIMEOUT_S:g} s")
-        except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
-            return Outcome(f"no connection: {type(exc).__name__}: {exc}", connected=False)
+            return f"no answer within {TIMEOUT_S:g} s"
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as exc:
-            return Outcome(f"{type(exc).__name__}: {exc}")
+            return f"{type(exc).__name__}: {exc}"
 
     def _note(self, callback: Callback, listener: Listener | None) -> None:
-        """Write down what a URL has heard; None: it need not hear more."""
-        request, url = callback
-        by_url = dict(self._open[request.id].by_url)
+        """Write down what a URL has received; None: it is called no more."""
+        request_id, url = callback
+        by_url = {name: one for name, one in self._open[request_id].by_url.items() if name != url}
         if listener is None:
-            del by_url[url]
-            self.turns.forget(callback)
+            self._failures.pop(callback, None)
         else:
             by_url[url] = listener
         if not by_url:
-            self._forget(request.id)
+            self._forget(request_id)
             return
-        self._open[request.id] = Listeners(request_id=request.id, by_url=by_url)
-        self._write(self._open[request.id])
+        self._open[request_id] = Listeners(request_id=request_id, by_url=by_url)
+        self._write(self._open[request_id])
 
     def _forget(self, request_id: str) -> None:
         self._open.pop(request_id, None)
@@ -297,5 +307,5 @@ class Callbacks:
 
 
 def condition(request: DeletionRequest) -> str:
-    """Return what a listener is told of a request, in a word: a failure is one although OpenDSR has no word for it."""
+    """Return the state of a request that is sent to listeners; a failure is one although OpenDSR has no word for it."""
     return str(Status.FAILED) if request.status is Status.FAILED else opendsr.request_status(request)

@@ -17,9 +17,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from server.ledger import LimitExceeded
 from server.service import opendsr
@@ -28,7 +27,7 @@ from server.service.callbacks import Callbacks
 from server.service.calls import Report
 from server.service.deletion_service import utc_now
 from server.service.grpc_server import Core
-from server.service.openapi import openapi, page
+from server.service.openapi import OPERATIONS, Operation, openapi
 from server.service.statuses import STATUS_OF, name_on_the_wire, refer_to_log, shorten, status_of
 from server.service.tokens import Tokens
 from unlearning.errors import FlowerUnlearningError, InvalidRequest, RequestNotFound
@@ -45,23 +44,10 @@ _HTTP_STATUS: Mapping[grpc.StatusCode, int] = {
 }
 
 
-class BodyTooLarge(LimitExceeded):
-    """A body with more bytes than a message may have: sending it again does not help."""
-
-
-class BodyTooSlow(LimitExceeded):
-    """A body that did not come in time."""
-
-
-_OF_KIND: Mapping[type[FlowerUnlearningError], int] = {BodyTooLarge: 413, BodyTooSlow: 408}
+_OF_CODE = {"large-body": 413, "slow-body": 408}
 _Answer = Callable[[Request, Caller], Awaitable[Response]]
-REPORT_FILES: Mapping[str, tuple[str, str]] = {
-    "report": ("json", "application/json"),
-    "report.html": ("html", "text/html"),
-    "certificate": ("certificate", "application/json"),
-    "timestamp": ("timestamp", "application/timestamp-reply"),
-}
-"""The files of a completed request by the last part of their path: the field of `Report`, and the type."""
+_REPORT_FILES = {"report": "json", "report.html": "html"}
+"""The fields of `Report` whose path ends in another name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +59,36 @@ class HttpApi:
     callbacks: Callbacks | None = None
 
     def application(self) -> Starlette:
-        """Return the ASGI application."""
-        own = "/requests/{id}"
-        routes = [
-            Route("/requests", _Call(self, "SubmitRequest", self.submit), methods=["POST"]),
-            Route(own, _Call(self, "GetRequest", self.status), methods=["GET"]),
-            Route(own, _Call(self, "CancelRequest", self.cancel), methods=["DELETE"]),
-            *(
-                Route(
-                    f"{own}/{path}",
-                    _Call(self, "GetReport", self.file_of_report(name, kind)),
-                    methods=["GET"],
-                )
-                for path, (name, kind) in REPORT_FILES.items()
-            ),
-            *self._public(),
-        ]
+        """Return the ASGI application: a route for each row of the table of operations."""
+        constant = self._constant_answers()
+        answers: Mapping[str, _Answer] = {
+            "SubmitRequest": self.submit,
+            "GetRequest": self.status,
+            "CancelRequest": self.cancel,
+        }
+        routes = []
+        for item in OPERATIONS:
+            if item.call:
+                answer = answers.get(item.call) or self._file_of_report(item)
+                routes.append(Route(item.path, self._checked(item.call, answer), methods=[item.method]))
+            elif item.path in constant:
+                routes.append(Route(item.path, constant[item.path], methods=[item.method]))
         return Starlette(routes=routes, exception_handlers={HTTPException: _not_here})
+
+    def _checked(self, call: str, answer: _Answer) -> Callable[[Request], Awaitable[Response]]:
+        """Return what serves a path: `answer`, behind the checks of a call."""
+
+        async def serve(request: Request) -> Response:
+            caller = self.tokens.caller_of(request.headers.get("authorization", ""))
+            try:
+                async with self.core.checks.passed(caller, call, self.core.calls):
+                    return await answer(request, caller)
+            except ClientDisconnect:
+                return Response(status_code=400)
+            except Exception as exc:  # noqa: BLE001  whatever it is, it is logged and the caller gets the reference
+                return _refusal(exc)
+
+        return serve
 
     async def submit(self, request: Request, caller: Caller) -> Response:
         """Admit an erasure request and answer once it, and which URLs to call back, is durable."""
@@ -130,8 +129,10 @@ class HttpApi:
 
         return self._signed(await self.core.workers.run(caller, step), 202)
 
-    def file_of_report(self, name: str, kind: str) -> _Answer:
+    def _file_of_report(self, operation: Operation) -> _Answer:
         """Return what answers with one file of a completed request's report, byte for byte."""
+        last = operation.path.rpartition("/")[2]
+        name = _REPORT_FILES.get(last, last)
 
         async def answer(request: Request, caller: Caller) -> Response:
             def step() -> Report:
@@ -142,7 +143,7 @@ class HttpApi:
                 raise RequestNotFound(
                     f"This request has a report and no {name}, or not yet.", code="no-such-file"
                 )
-            return Response(content, media_type=kind)
+            return Response(content, media_type=operation.kind)
 
         return answer
 
@@ -180,15 +181,18 @@ class HttpApi:
                     body += part
                     self._check_size(len(body))
         except TimeoutError:
-            raise BodyTooSlow(f"The body did not come within {timeout_s:g} s. Send less at once.") from None
+            raise LimitExceeded(
+                f"The body did not come within {timeout_s:g} s. Send less at once.", code="slow-body"
+            ) from None
         return bytes(body)
 
     def _check_size(self, size_bytes: int) -> None:
         allowed = self.core.limits.max_message_bytes
         if size_bytes > allowed:
-            raise BodyTooLarge(
+            raise LimitExceeded(
                 f"The body has more than the {allowed:,} bytes that are allowed. Split the list of samples into "
-                "several requests, or file it over gRPC (`flower-unlearn request`), where it may go in parts."
+                "several requests, or file it over gRPC (`flower-unlearn request`), where it may go in parts.",
+                code="large-body",
             )
 
     def _signed(self, content: bytes, status: int) -> Response:
@@ -196,56 +200,23 @@ class HttpApi:
         headers = {} if signer is None else signer.headers(content)
         return Response(content, status, headers, media_type="application/json")
 
-    def _public(self) -> list[Route]:
-        """Return the paths that say nothing of the federation and need no token; their answers are constant."""
-        document = openapi()
-        answers = {
+    def _constant_answers(self) -> Mapping[str, Response]:
+        """Return the answers that say nothing of the federation and need no token, by their paths."""
+        answers: dict[str, Response] = {
             "/discovery": JSONResponse(opendsr.discovery()),
-            "/openapi.json": JSONResponse(document),
-            "/docs": HTMLResponse(page(document)),
+            "/openapi.json": JSONResponse(openapi()),
         }
         if self.callbacks is not None:
             public = self.callbacks.signer.key.public_key()
             pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
             answers["/callback-key.pem"] = Response(pem, media_type="application/x-pem-file")
-        return [Route(path, _always(answer), methods=["GET"]) for path, answer in answers.items()]
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """What serves a path, an ASGI application: `answer`, behind the checks of `call`."""
-
-    api: HttpApi
-    call: str
-    answer: _Answer
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one call."""
-        request = Request(scope, receive, send)
-        core = self.api.core
-        caller = self.api.tokens.caller_of(request.headers.get("authorization", ""))
-        try:
-            async with core.checks.passed(caller, self.call, core.calls):
-                response = await self.answer(request, caller)
-                await response(scope, receive, send)
-        except ClientDisconnect:
-            return
-        except Exception as exc:  # noqa: BLE001  whatever it is, it is logged and the caller gets the reference
-            await _refusal(exc)(scope, receive, send)
-
-
-def _always(answer: Response) -> Callable[[Request], Awaitable[Response]]:
-    async def serve(_: Request) -> Response:
-        return answer
-
-    return serve
+        return answers
 
 
 def _refusal(error: Exception) -> Response:
     """Return the answer to a call that met an error: OpenDSR's error object."""
     if isinstance(error, FlowerUnlearningError) and isinstance(error, tuple(STATUS_OF)):
-        found = next((status for kind, status in _OF_KIND.items() if isinstance(error, kind)), None)
-        code = found or _HTTP_STATUS[status_of(error)]
+        code = _OF_CODE.get(error.code) or _HTTP_STATUS[status_of(error)]
         return _error(code, shorten(str(error)), name_on_the_wire(error))
     return _error(500, refer_to_log(error), "InternalError")
 

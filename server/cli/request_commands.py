@@ -9,7 +9,7 @@ from uuid import uuid4
 import typer
 from rich.console import Console
 
-from server.cli.connection import AsJson, RequestId, connection_of, user_name
+from server.cli.connection import AsJson, RequestId, connection_of, options_of, user_name
 from server.cli.listings import show_table
 from server.cli.verbs import deadline_lines, due_cell, echo_lines
 from server.ledger import Event
@@ -25,6 +25,7 @@ from unlearning.runtime.durable_files import write_atomically
 from unlearning.runtime.json_codec import to_plain
 
 
+@options_of("particulars", Particulars, Particulars.from_texts)
 def request(
     ctx: typer.Context,
     client: Annotated[
@@ -45,23 +46,12 @@ def request(
     key: Annotated[
         str, typer.Option(help="Idempotency key: the same request with the same key is filed once.")
     ] = "",
-    received_on: Annotated[
-        str, typer.Option(metavar="YYYY-MM-DD", help="When the person's request came in; today if left out.")
-    ] = "",
-    due_on: Annotated[
-        str,
-        typer.Option(metavar="YYYY-MM-DD", help="An earlier deadline than one month after it came in."),
-    ] = "",
-    ground: Annotated[str, typer.Option(metavar="a-f", help="The ground: a letter of Art. 17(1) GDPR.")] = "",
-    reference: Annotated[
-        str, typer.Option(help="The number in your own system; `redact` can erase it.")
-    ] = "",
-    note: Annotated[str, typer.Option(help="A note for your colleagues; `redact` can erase it.")] = "",
+    *,
+    particulars: Particulars,
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until the request is over.")] = False,
 ) -> None:
     """File a deletion request; it is durable when this command returns."""
     targets = targets_of(client or [], samples, class_label)
-    particulars = Particulars.from_texts(received_on, due_on, ground, reference, note)
     parameters = dict(_parameter(text) for text in parameter or [])
     key = key or str(uuid4())
     filed: list[DeletionRequest] = []

@@ -3,18 +3,14 @@
 import resource
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import fields
-from functools import wraps
-from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated
 
 import typer
 
-from server.cli.connection import DEFAULT_SERVER, LedgerUrl, connection_of, user_name
-from server.cli.verbs import take_options
+from server.cli.connection import DEFAULT_SERVER, LedgerUrl, connection_of, options_of, user_name
 from server.operations.logs import log_to_stderr
 from server.service.limits import Limits
 from server.service.tls import TlsFiles
@@ -24,27 +20,7 @@ from unlearning.errors import ConfigurationError
 from unlearning.runtime.gc_tuning import nothing_collected
 
 
-def _with_limits(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for each limit, in place of its argument `limits`."""
-    kinds = get_type_hints(Limits, include_extras=True)
-
-    @wraps(command)
-    def run(**given: Any) -> None:
-        command(limits=Limits(**{limit.name: given.pop(limit.name) for limit in fields(Limits)}), **given)
-
-    own = {
-        one.name: (one.annotation, ... if one.default is Parameter.empty else one.default)
-        for one in signature(command).parameters.values()
-        if one.name != "limits"
-    }
-    for limit in fields(Limits):
-        kind, text = get_args(kinds[limit.name])
-        own[limit.name] = (Annotated[kind, typer.Option(help=text)], limit.default)
-    take_options(run, own)
-    return run
-
-
-@_with_limits
+@options_of("limits", Limits, Limits)
 def serve(
     state_dir: Annotated[
         Path, typer.Option(help="The server's state directory: ledger (SQLite) and reports/.")

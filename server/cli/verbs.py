@@ -1,12 +1,11 @@
 """The plain commands, one for each verb of the service's table of calls; and how a request's deadline is printed."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from inspect import Parameter, Signature
 from typing import Annotated, Any
 
 import typer
 
-from server.cli.connection import RequestId, connection_of, user_name
+from server.cli.connection import RequestId, connection_of, take_options, user_name
 from server.service.calls import Value, Verb
 from unlearning.gdpr import today
 from unlearning.requests import DeletionRequest
@@ -32,21 +31,6 @@ def plain_command(name: str, verb: Verb) -> Callable[..., None]:
     take_options(run, {"ctx": (typer.Context, ...), **parameters})
     run.__doc__ = verb.help
     return run
-
-
-def take_options(command: Callable[..., None], options: Mapping[str, tuple[Any, Any]]) -> None:
-    """Give a command these arguments, by name: annotation and default, `...` where it must be given."""
-    parameters = [
-        Parameter(
-            name,
-            Parameter.KEYWORD_ONLY,
-            annotation=kind,
-            default=Parameter.empty if default is ... else default,
-        )
-        for name, (kind, default) in options.items()
-    ]
-    command.__dict__["__signature__"] = Signature(parameters, return_annotation=None)
-    command.__annotations__ = {one.name: one.annotation for one in parameters}
 
 
 def echo_lines(lines: Iterable[tuple[str, str]]) -> None:

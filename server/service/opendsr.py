@@ -14,15 +14,16 @@ The state as it is here, and its reason, are in the extension `flower-unlearning
 
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from datetime import UTC, date, datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from server.ledger import NewRequest
 from server.service.access import Caller
 from unlearning.errors import InvalidRequest
-from unlearning.gdpr import Ground, Particulars
+from unlearning.gdpr import Particulars
 from unlearning.methods import DEFAULT_METHOD
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
@@ -59,16 +60,25 @@ class Identity(_Part):
     identity_format: Literal["raw"]
 
 
-class Extension(_Part):
-    """What OpenDSR has no words for: the client whose data it is, the method, what an officer keeps."""
+_HINTS = get_type_hints(Particulars, include_extras=True)
+_SAID = [item for item in fields(Particulars) if item.name != "received_on"]
+"""What the extension says of a request's particulars; the day of receipt is the time of submission."""
+_FORMS: dict[str, Any] = {
+    item.name: (
+        get_args(_HINTS[item.name])[0],
+        Field(item.default, description=get_args(_HINTS[item.name])[1]),
+    )
+    for item in _SAID
+}
+_Said: Any = create_model("_Said", __base__=_Part, **_FORMS)
+
+
+class Extension(_Said):
+    """What OpenDSR has no words for: the client whose data it is, the method, and the request's particulars."""
 
     client_id: str = Field("", description="The client; may be left out with a client's own token.")
     method: str = DEFAULT_METHOD
     parameters: dict[str, Any] = Field({}, description="The method's parameters.")
-    due_on: date | None = Field(None, description="By when it must be answered; without, in one month.")
-    ground: Ground | None = Field(None, description="The letter of Art. 17(1) GDPR, a to f.")
-    reference: str = Field("", description="The number of the request in the caller's own system.")
-    note: str = ""
 
 
 class Extensions(BaseModel):
@@ -125,10 +135,7 @@ class ErasureRequest(_Part):
             particulars=Particulars(
                 # The day where the time was taken.
                 received_on=asked.date() if isinstance(asked, datetime) else asked,
-                due_on=own.due_on,
-                ground=own.ground,
-                reference=own.reference,
-                note=own.note,
+                **{item.name: getattr(own, item.name) for item in _SAID},
             ),
         )
 

@@ -21,7 +21,7 @@ UnitsDir = Annotated[
     Path, typer.Option(help="Where systemd's units go; none are written if it is not there.")
 ]
 User = Annotated[
-    str, typer.Option(help="Who owns the files and runs the services; empty: whoever calls this.")
+    str, typer.Option(help="Who owns the files and runs the services; empty: the user who calls this.")
 ]
 
 

@@ -96,7 +96,7 @@ def _client_row(status: ClientStatus, now: datetime) -> tuple[str, ...]:
 def refusals(
     ctx: typer.Context,
     caller: Annotated[str, typer.Option(help="Only those of this caller, by its certificate.")] = "",
-    last: Annotated[int, typer.Option(help="At most so many, the newest.", min=1, max=1000)] = 50,
+    last: Annotated[int, typer.Option(help="At most this many, the newest.", min=1, max=1000)] = 50,
     as_json: AsJson = False,
 ) -> None:
     """List the calls that the deletion service refused (for operators and officers)."""

@@ -48,7 +48,7 @@ def request(
     ] = "",
     *,
     particulars: Particulars,
-    wait: Annotated[bool, typer.Option("--wait", help="Show progress until the request is over.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Show progress until the request has ended.")] = False,
 ) -> None:
     """File a deletion request; it is durable when this command returns."""
     targets = targets_of(client or [], samples, class_label)
@@ -86,7 +86,7 @@ def request(
 
 
 def status(ctx: typer.Context, request_id: RequestId, as_json: AsJson = False) -> None:
-    """Show where a request stands."""
+    """Show the state of a request."""
     with connection_of(ctx).client() as service:
         found = service.get(request_id)
     if as_json:
@@ -208,7 +208,7 @@ def _request_lines(request: DeletionRequest) -> Iterator[tuple[str, str]]:
 
 
 def watch(ctx: typer.Context, request_id: RequestId) -> None:
-    """Follow a request until it is over; exit code 0 if it was completed."""
+    """Follow a request until it has ended; exit code 0 if it was completed."""
     with connection_of(ctx).client() as service:
         over = follow(service, request_id)
     if over.status is not Status.COMPLETED:
@@ -216,7 +216,7 @@ def watch(ctx: typer.Context, request_id: RequestId) -> None:
 
 
 def follow(service: DeletionClient, request_id: str, console: Console | None = None) -> DeletionRequest:
-    """Tell what becomes of a request until it is over, and return it as it then stands; end where it has no reader."""
+    """Print the states of a request until it has ended, and return it then; end where the output has no reader."""
     console = console or Console(highlight=False)
     narrator = Narrator(console)
     request: DeletionRequest | None = None

@@ -33,7 +33,7 @@ def certificate_key(
     """Make the key pair that signs certificates of deletion."""
     private, public, identity = make_key_pair(directory)
     typer.echo(f"{private}: for the run's setting certificate-key; it stays on the server.")
-    typer.echo(f"{public}: for whoever checks certificates. Hand it over yourself, not through this server.")
+    typer.echo(f"{public}: for those who check certificates. Hand it over yourself, not through this server.")
     typer.echo(f"key id: {identity}")
 
 

@@ -121,7 +121,7 @@ def authorise(caller: Caller, call: str) -> None:
         who = " or ".join(f"an {role}" if role[0] == "o" else f"a {role}" for role in Role if role in allowed)
         raise AccessDenied(
             f"{call} is for {who or 'no role'}; {caller.name!r} is {caller.role} by its {caller.credential}. "
-            "Ask somebody with that role.",
+            "Ask a person with that role.",
             code="role",
             call=call,
         )

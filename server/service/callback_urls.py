@@ -1,4 +1,4 @@
-"""Which URLs may be called back: only those that the operator allowed, so nobody makes this machine call others."""
+"""Which URLs may be called back: only those that the operator allowed, so no caller makes this machine call others."""
 
 from dataclasses import dataclass
 from functools import lru_cache

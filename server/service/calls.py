@@ -115,7 +115,7 @@ VERBS: Mapping[str, Verb] = {
         values={
             "accept_score_loss": Value(
                 kind=float,
-                help="Let the model lose up to so many points of score this time, whatever max-score-loss says. The "
+                help="Let the model lose up to this many points of score, this time, whatever max-score-loss says. The "
                 "ledger and the report name you.",
                 default=0.0,
                 metavar="POINTS",

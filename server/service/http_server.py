@@ -113,24 +113,16 @@ def serve_http(core: Core, options: HttpOptions, state_dir: Path, tls: TlsFiles 
 
 
 def _listener(address: str) -> socket.socket:
+    """Return a socket that listens: no second service can take the port, and no early caller is refused."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise ConfigurationError([f"http: {address!r} is not of the form HOST:PORT."])
+    host = host.strip("[]")
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(
-            host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(place)
-            listener.listen()  # from now on no second service can take the port, and no early caller is refused
-        except OSError:
-            listener.close()
-            raise
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, int(port)), family=family)
     except (OSError, OverflowError) as exc:
         raise ConfigurationError([f"http: cannot listen at {address}: {exc}."]) from exc
-    return listener
 
 
 def _callbacks(core: Core, options: HttpOptions, state_dir: Path) -> Callbacks | None:

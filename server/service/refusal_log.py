@@ -1,4 +1,4 @@
-"""Writing down what was refused, without letting somebody who is refused fill the disk."""
+"""The record of refused calls, which no caller can use to fill the disk."""
 
 import logging
 import threading
@@ -34,7 +34,7 @@ class RefusalLog:
 
     def take(self, caller: Caller, call: str, error: FlowerUnlearningError) -> list[Refusal]:
         """Count a refusal, and return what is to be written of it now: often nothing."""
-        # What a caller may not know is the cause of what it is told (access.check_may_see).
+        # What a caller may not know is the cause of the error that it gets (access.check_may_see).
         reason = error.__cause__ if isinstance(error.__cause__, AccessDenied) else error
         refusal = Refusal(
             at=self._clock(),

@@ -128,7 +128,7 @@ class Tokens:
     """The callers that the tokens of a file stand for; the file is read again when it has changed.
 
     Raises:
-        ConfigurationError: the file cannot be used now. Later that lets nobody in, and is logged.
+        ConfigurationError: the file cannot be used now. Later no token is accepted then, and it is logged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -154,7 +154,7 @@ class Tokens:
         try:
             self._callers = self._read()
         except ConfigurationError as exc:
-            _log.error("Nobody is let in over HTTP: %s", exc.problems[0])
+            _log.error("No token is accepted over HTTP: %s", exc.problems[0])
             self._callers = {}
 
     def _read(self) -> Mapping[str, Caller]:

@@ -1,7 +1,7 @@
 """Where the service's calls run: one event loop for what waits, a few threads for what blocks.
 
 The ledger, the reports and PyTorch block, so their steps run in threads; waiting for a caller takes none. Operators
-have threads of their own, which nobody else can keep busy, and most of the interpreter.
+have threads of their own, which no other caller can keep busy, and most of the interpreter.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 
 class Workers:
-    """Threads for steps that block: some for operators, fewer for everybody else."""
+    """Threads for steps that block: some for operators, fewer for all others."""
 
     def __init__(self) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -49,7 +49,7 @@ class Workers:
     async def run(self, caller: Caller, step: Callable[[], _Answer]) -> _Answer:
         """Run `step` in one of the caller's threads; return what it gives.
 
-        A step that a hung-up caller waits for is not begun; one that runs is waited for, so that nobody can have
+        A step that a hung-up caller waits for is not begun; one that runs is waited for, so that no caller can have
         more steps than places.
 
         Raises:
@@ -70,7 +70,7 @@ class Workers:
                 raise ServiceUnavailable(_STOPS) from None
             if not job.cancel():
                 await asyncio.wait([answer])
-                answer.exception()  # nobody is left to be told
+                answer.exception()  # the caller has hung up
             raise
 
     def close(self) -> None:

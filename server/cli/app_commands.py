@@ -77,7 +77,6 @@ def model_command(
 
     from server.federation.checkpoints import CheckpointStore
     from server.state_directory.files import SETTINGS_FILE
-    from strategies.settings.run_config import RunSettings, secrets_in
     from unlearning.parameters import content_hash, state_to_save
     from unlearning.training import model_with
 
@@ -91,13 +90,6 @@ def model_command(
         )
     values = json.loads(path.read_text(encoding="utf-8"))
     source = _source_of(values, app)
-    known = RunSettings().to_run_config()
-    # Earlier versions wrote a password down, and settings that are gone.
-    values = {
-        name: value
-        for name, value in values.items()
-        if (name in known or "." in name) and not secrets_in({name: value})
-    }
     task = source.prepared(values)
     before = state.deletion.before if state.deletion is not None else None
     parameters = state.parameters if before is None else before.parameters

@@ -7,7 +7,6 @@ callbacks outlive a restart; the state is what is sent, not each step, so severa
 """
 
 import asyncio
-import base64
 import json
 import threading
 from collections import defaultdict
@@ -19,14 +18,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import httpx
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from server.ledger import Ledger, LedgerUnavailable, LimitExceeded
 from server.service import opendsr
 from server.service.access import Caller
 from server.service.callback_urls import AllowedUrls, origin_of
 from unlearning.errors import RequestNotFound
-from unlearning.requests import DeletionRequest, Status
+from unlearning.requests import DeletionRequest
 from unlearning.runtime.durable_files import make_private, write_atomically
 from unlearning.runtime.growing_pause import GrowingPause
 from unlearning.runtime.json_codec import from_plain, to_plain
@@ -58,20 +56,6 @@ class Listeners:
     by_url: Mapping[str, Listener]
 
 
-@dataclass(frozen=True, slots=True)
-class Signer:
-    """The key by which callbacks and receipts are known to be this service's."""
-
-    key: Ed25519PrivateKey
-
-    def headers(self, content: bytes) -> dict[str, str]:
-        """Return the headers that go with a body: Ed25519 over its bytes, in Base64."""
-        return {
-            "X-OpenDSR-Processor-Domain": opendsr.EXTENSION,
-            "X-OpenDSR-Signature": base64.b64encode(self.key.sign(content)).decode(),
-        }
-
-
 class Callback(NamedTuple):
     """What is to be sent: the state of a request, to a URL."""
 
@@ -91,7 +75,7 @@ class Callbacks:
     ledger: Ledger
     directory: Path
     allowed: AllowedUrls
-    signer: Signer
+    signer: opendsr.Signer
     clock: Callable[[], datetime]
     pause: GrowingPause = PAUSE
     _open: dict[str, Listeners] = field(default_factory=dict, init=False)
@@ -160,7 +144,7 @@ class Callbacks:
         Raises:
             OSError: it cannot be written down.
         """
-        heard = condition(request)
+        heard = opendsr.condition(request)
         listeners = Listeners(request_id=request.id, by_url={url: Listener(told=heard) for url in urls})
         if listeners.by_url and not opendsr.is_final(request) and not self._path(request.id).exists():
             self._write(listeners)
@@ -222,7 +206,7 @@ class Callbacks:
             if (request := self._requests.get(request_id))
             is not None  # else the ledger could not be read yet
             for url, listener in listeners.by_url.items()
-            if listener.told != condition(request)
+            if listener.told != opendsr.condition(request)
             and (callback := Callback(request_id, url)) not in self._sending
             and self._failures.get(callback, (0, 0.0))[1] <= now
         ]
@@ -248,7 +232,9 @@ class Callbacks:
         url, now = callback.url, self.clock()
         if not why:
             self._failures.pop(callback, None)
-            self._note(callback, None if opendsr.is_final(request) else Listener(told=condition(request)))
+            self._note(
+                callback, None if opendsr.is_final(request) else Listener(told=opendsr.condition(request))
+            )
             return
         listener = self._open[request.id].by_url[url]
         since = listener.failing_since or now
@@ -304,8 +290,3 @@ class Callbacks:
 
     def _path(self, request_id: str) -> Path:
         return self.directory / f"{request_id}.json"
-
-
-def condition(request: DeletionRequest) -> str:
-    """Return the state of a request that is sent to listeners; a failure is one although OpenDSR has no word for it."""
-    return str(Status.FAILED) if request.status is Status.FAILED else opendsr.request_status(request)

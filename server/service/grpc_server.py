@@ -19,7 +19,7 @@ from server.service.call_checks import HARD_LIMIT_FACTOR, CallChecks, Exchange
 from server.service.calls import CALLS
 from server.service.convert import arguments_of, from_message, to_message
 from server.service.deletion_service import DeletionService, utc_now
-from server.service.limits import Limits, Places, Rates, SampleQuota
+from server.service.limits import Limits, Places, Rates
 from server.service.refusal_log import RefusalLog
 from server.service.tls import TlsFiles, is_loopback
 from server.service.uploads import Uploads
@@ -178,7 +178,7 @@ def _handlers(core: Core, health: Health) -> list["grpc.GenericRpcHandler[Any, A
             ),
         ),
         "SubmitSamples": (
-            Uploads(service, SampleQuota(limits), time.monotonic).serve,
+            Uploads(service, checks.rates, time.monotonic).serve,
             Places(limits.max_uploads, 1, "sending samples", "wait until the list is filed"),
         ),
     }

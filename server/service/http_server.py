@@ -15,10 +15,11 @@ import uvicorn
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from server.service.callback_urls import AllowedUrls
-from server.service.callbacks import Callbacks, Signer
+from server.service.callbacks import Callbacks
 from server.service.deletion_service import utc_now
 from server.service.grpc_server import Core
 from server.service.http_api import HttpApi
+from server.service.opendsr import Signer
 from server.service.tls import TlsFiles, is_loopback
 from server.service.tokens import Tokens
 from server.service.workers import event_loop

@@ -115,11 +115,12 @@ class TokenBucket:
 
 
 class Rates:
-    """Calls a second of each caller."""
+    """Calls a second of each caller, and sample ids a day that each client sends in parts."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._buckets: dict[tuple[str, Role | None], TokenBucket] = {}
+        self._samples: dict[str, TokenBucket] = {}
 
     def take(self, caller: Caller, now: float) -> None:
         """Count a call at `now` (seconds).
@@ -139,27 +140,20 @@ class Rates:
                 wait_s=wait_s,
             )
 
-
-class SampleQuota:
-    """Sample ids a day that each client sends in parts."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._per_day = limits.sample_ids_per_day
-        self._buckets: dict[str, TokenBucket] = {}
-
-    def take(self, caller: Caller, count: int, now: float) -> None:
-        """Count ids that have come at `now` (seconds); operators have no quota.
+    def take_samples(self, caller: Caller, count: int, now: float) -> None:
+        """Count sample ids that have come in parts at `now` (seconds); operators have no quota.
 
         Raises:
-            LimitExceeded: the client has sent too many; says when to try again.
+            LimitExceeded: the client has sent too many today; says when to try again.
         """
         if caller.is_operator:
             return
-        bucket = self._buckets.setdefault(caller.name, TokenBucket(self._per_day / DAY_S, self._per_day))
+        per_day = self._limits.sample_ids_per_day
+        bucket = self._samples.setdefault(caller.name, TokenBucket(per_day / DAY_S, per_day))
         wait_s = bucket.take(now, count)
         if wait_s:
             raise LimitExceeded(
-                f"{caller.name!r} may send {self._per_day:,} sample ids a day in long lists. "
+                f"{caller.name!r} may send {per_day:,} sample ids a day in long lists. "
                 f"Send a shorter list, or try again in {wait_s / 3600:.1f} h.",
                 code="sample-quota",
                 wait_s=wait_s,
@@ -169,7 +163,7 @@ class SampleQuota:
 class Places:
     """Bounds on what may be open at once: `total` for clients and officers, `each` for one, and `total` for operators.
 
-    Nobody else takes an operator's place.
+    No other caller takes an operator's place.
     """
 
     def __init__(self, total: int, each: int, doing: str, advice: str) -> None:

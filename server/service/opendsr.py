@@ -12,12 +12,14 @@
 The state as it is here, and its reason, are in the extension `flower-unlearning` of each answer.
 """
 
+import base64
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime
 from typing import Any, Literal, get_args, get_type_hints
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from server.ledger import NewRequest
@@ -140,6 +142,20 @@ class ErasureRequest(_Part):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """The key by which callbacks and receipts are known to be this service's."""
+
+    key: Ed25519PrivateKey
+
+    def headers(self, content: bytes) -> dict[str, str]:
+        """Return the headers that go with a body: Ed25519 over its bytes, in Base64."""
+        return {
+            "X-OpenDSR-Processor-Domain": EXTENSION,
+            "X-OpenDSR-Signature": base64.b64encode(self.key.sign(content)).decode(),
+        }
+
+
 def read_request(raw: bytes) -> ErasureRequest:
     """Read a request from bytes that any caller may have sent.
 
@@ -187,6 +203,11 @@ def request_status(request: DeletionRequest) -> str:
 def is_final(request: DeletionRequest) -> bool:
     """Return whether nothing further will happen to a request."""
     return request_status(request) in ("completed", "cancelled")
+
+
+def condition(request: DeletionRequest) -> str:
+    """Return the state of a request that is sent to listeners; a failure is one although OpenDSR has no word for it."""
+    return str(Status.FAILED) if request.status is Status.FAILED else request_status(request)
 
 
 def receipt(request: DeletionRequest, caller: Caller, encoded_request: str, now: datetime) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from server.service import deletion_pb2 as pb
 from server.service.call_checks import Exchange
 from server.service.convert import from_message, to_message
 from server.service.deletion_service import DeletionService
-from server.service.limits import SampleQuota
+from server.service.limits import Rates
 from unlearning.errors import InvalidRequest
 from unlearning.requests import MAX_SAMPLE_IDS, Granularity, Target
 
@@ -25,9 +25,9 @@ MAX_BYTES = 64 * 1024 * 1024
 class Uploads:
     """The call SubmitSamples."""
 
-    def __init__(self, service: DeletionService, quota: SampleQuota, monotonic: Callable[[], float]) -> None:
+    def __init__(self, service: DeletionService, rates: Rates, monotonic: Callable[[], float]) -> None:
         self._service = service
-        self._quota = quota
+        self._rates = rates
         self._monotonic = monotonic
 
     async def serve(self, exchange: Exchange) -> None:
@@ -76,4 +76,4 @@ class Uploads:
                 f"The list has more than {MAX_SAMPLE_IDS:,} sample ids or {MAX_BYTES:,} bytes. "
                 "Split it into several requests."
             )
-        self._quota.take(exchange.caller, num_new, self._monotonic())
+        self._rates.take_samples(exchange.caller, num_new, self._monotonic())

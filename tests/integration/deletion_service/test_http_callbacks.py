@@ -17,9 +17,10 @@ from server.ledger import Ledger, LimitExceeded
 from server.operations.backup import back_up, restore
 from server.service.access import Caller
 from server.service.callback_urls import AllowedUrls
-from server.service.callbacks import GIVE_UP_AFTER, Callbacks, Signer
+from server.service.callbacks import GIVE_UP_AFTER, Callbacks
 from server.service.calls import Role
 from server.service.deletion_service import utc_now
+from server.service.opendsr import Signer
 from server.state_directory.files import CALLBACKS
 from server.state_directory.ledger_address import LEDGER_FILE
 from tests import ledgers

@@ -5,7 +5,7 @@ import pytest
 from server.ledger import LimitExceeded
 from server.service.access import Caller
 from server.service.calls import Role
-from server.service.limits import DAY_S, Limits, Places, Rates, SampleQuota, TokenBucket
+from server.service.limits import DAY_S, Limits, Places, Rates, TokenBucket
 from tests.raising import raises
 from unlearning.errors import ConfigurationError
 
@@ -91,14 +91,14 @@ def test_a_place_is_free_again_when_its_call_ends_with_an_error() -> None:
 
 def test_sample_ids_of_a_client_are_counted_by_the_day() -> None:
     """At ten a day: ten at once, one more after a tenth of a day, and another client has its own; an operator any."""
-    quota = SampleQuota(Limits(sample_ids_per_day=10))
-    quota.take(BOB, 7, 0.0)
-    quota.take(BOB, 3, 0.0)
+    quota = Rates(Limits(sample_ids_per_day=10))
+    quota.take_samples(BOB, 7, 0.0)
+    quota.take_samples(BOB, 3, 0.0)
     with raises(LimitExceeded, "sample-quota"):
-        quota.take(BOB, 1, 0.0)
-    quota.take(BOB, 1, DAY_S / 10)
-    quota.take(Caller("carl", Role.CLIENT), 10, 0.0)
-    quota.take(OPERATOR, 1_000_000, 0.0)
+        quota.take_samples(BOB, 1, 0.0)
+    quota.take_samples(BOB, 1, DAY_S / 10)
+    quota.take_samples(Caller("carl", Role.CLIENT), 10, 0.0)
+    quota.take_samples(OPERATOR, 1_000_000, 0.0)
 
 
 def test_a_message_of_exactly_the_limit_passes() -> None:

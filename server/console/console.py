@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -20,8 +20,7 @@ from server.console.auth import LoginLink, Session
 from server.console.federation import FederationMirror, describe_round, failures_of, figure
 from server.console.filing import Drafts
 from server.console.mirror import Mirror
-from server.report import words
-from server.report.template import STYLE
+from server.report import environment, style, words
 from unlearning.gdpr import Ground, today
 
 _KEPT_REPORTS = 16
@@ -93,19 +92,13 @@ class Console:
 def stylesheet() -> str:
     """Return the report's style and what the console adds to it."""
     own = files("server.console").joinpath("static", "console.css").read_text(encoding="utf-8")
-    return f"{STYLE}\n{own}"
+    return f"{style()}\n{own}"
 
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("server.console"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(
+    made = environment("server.console")
+    made.globals.update(
         size=words.size,
         duration=words.duration,
         share=words.share,
@@ -118,8 +111,8 @@ def _environment() -> Environment:
         grounds={str(ground): ground.describe() for ground in Ground},
         figure=figure,
     )
-    environment.filters.update(moment=_moment, day=_day, anchor=_anchor)
-    return environment
+    made.filters.update(moment=_moment, day=_day, anchor=_anchor)
+    return made
 
 
 def _moment(value: datetime) -> str:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,17 +12,16 @@ from server.certificate.checks import Check, Outcome, check_report_content, chec
 from server.certificate.document import Certificate, decode
 from server.certificate.ledger_check import LedgerView, check_ledger
 from server.console import story
-from server.console.chart import rounds_chart
 from server.console.console import Console
-from server.console.federation import privacy_account
+from server.console.federation import Federation, figure, privacy_account
 from server.console.list_query import SORTS, ListQuery, page_of
 from server.ledger import Event
 from server.ledger.records import no_such_request
-from server.report import words
 from unlearning.errors import CertificateError, FlowerUnlearningError, IllegalMove, RequestNotFound
 from unlearning.gdpr import today
 from unlearning.requests import LEGAL_MOVES, DeletionRequest, Status
 
+MAX_POINTS = 300
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
 """Of the report's own page: it has its style inside, runs no script, and is kept apart from the console."""
 
@@ -137,6 +137,9 @@ def certificate_page(console: Console, request: Request) -> Response:
 def federation_page(console: Console, request: Request) -> Response:
     """Show who is in the federation and how its rounds go."""
     stamp = console.stamp("federation")
+    # Imported here because drawing needs Matplotlib, half a second of a processor.
+    from server.report.plots import rounds_plot
+
     known = console.federation.now(not_older_than_s=1.0)
     newest = known.rounds[-1] if known.rounds else None
     return console.render(
@@ -147,8 +150,11 @@ def federation_page(console: Console, request: Request) -> Response:
         federation=known,
         newest=newest,
         recent=tuple(reversed(known.rounds[-20:])),
-        accuracy=rounds_chart(known.rounds, "test_score", "Score on test data", words.share),
-        loss=rounds_chart(known.rounds, "loss", "Training loss", words.number),
+        plots=[
+            # our own plots; any text in them was escaped by the plotting library
+            (label, Markup(rounds_plot(_points(known, name), _deletions(known), name, label)))
+            for name, label in (("test_score", "Score on test data"), ("loss", "Training loss"))
+        ],
         account=privacy_account(console.mirror.now(not_older_than_s=1.0).requests.values()),
     )
 
@@ -198,6 +204,20 @@ def download(content: bytes, name: str, kind: str) -> Response:
     """Return a file to be saved."""
     headers = {"content-disposition": f'attachment; filename="{name}"'}
     return Response(content, media_type=kind, headers=headers)
+
+
+def _points(known: Federation, name: str) -> tuple[tuple[int, str, float], ...]:
+    """Return a figure of the newest rounds that have it, for a plot."""
+    values = ((record, figure(record, name)) for record in known.rounds[-MAX_POINTS:])
+    return tuple((record.round, record.kind, value) for record, value in values if value is not None)
+
+
+def _deletions(known: Federation) -> tuple[tuple[int, str], ...]:
+    return tuple(
+        (record.round, record.request_ids[0] if record.request_ids else "deletion")
+        for record in known.rounds[-MAX_POINTS:]
+        if record.kind == "unlearning"
+    )
 
 
 def _check_ledger(console: Console, certificate: Certificate, content: bytes) -> Check:

@@ -1,14 +1,17 @@
-"""The report's plots as SVG text, to stand inside the page.
+"""The plots of the report and of the console as SVG text, to be put into the page.
 
-Colours are Okabe and Ito's, which stay apart for colour-blind readers and in grey; each line also has
-a marker and a dash of its own. The same data give the same text.
+They have attributes in place of styles, which the console's pages forbid. Colours are Okabe and Ito's, which stay apart
+for colour-blind readers and in grey; each line also has a marker and a dash of its own. The same data give the same
+text.
 """
 
 import io
 import math
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from html import escape
 
 import matplotlib as mpl
@@ -27,9 +30,13 @@ PAGE_COLOURS = {
     "#9aa5af": "var(--rule)",
     "#fefefe": "var(--paper)",
 }
-"""What is drawn in these takes the page's colours (template.py), light or dark."""
+"""What is drawn in these takes the page's colours (static/style.css), light or dark."""
 INK, GRID, RULE, PAPER = PAGE_COLOURS
+EVERYWHERE = "stroke-linejoin: round; stroke-linecap: butt"
 MAX_LABELS = 7  # more stage names than this would overlap
+_drawing = (
+    threading.Lock()
+)  # the console draws in several threads, and Matplotlib's settings are the process's
 
 
 def score_plot(data: ReportData) -> str:
@@ -43,7 +50,7 @@ def score_plot(data: ReportData) -> str:
 
 
 def attack_plot(data: ReportData) -> str:
-    """Draw the share of forgotten examples called members, over the stages; empty if no attack ran."""
+    """Draw the share of forgotten records that attacks recognise, over the stages; empty if no attack ran."""
     series = [
         ("loss attack", [item.attacks.get(YEOM) for item in data.measurements], ORANGE, "s", "-"),
         (
@@ -54,9 +61,7 @@ def attack_plot(data: ReportData) -> str:
             "--",
         ),
     ]
-    return _line_plot(
-        data.measurements, series, "attacks", "forgotten examples called members, over the stages"
-    )
+    return _line_plot(data.measurements, series, "attacks", "forgotten records recognised, over the stages")
 
 
 def cost_plot(data: ReportData) -> str:
@@ -93,6 +98,39 @@ def cost_plot(data: ReportData) -> str:
             axes.xaxis.set_major_locator(MaxNLocator(5))
             _decorate(axes, grid="x")
         return _svg(figure, "costs", "Bytes and seconds of each phase")
+
+
+@lru_cache(maxsize=8)
+def rounds_plot(
+    rounds: tuple[tuple[int, str, float], ...], deletions: tuple[tuple[int, str], ...], name: str, label: str
+) -> str:
+    """Draw a figure of a live federation's rounds; empty for fewer than two of them.
+
+    rounds: number, kind and value of each. deletions: the rounds with a deletion, and what it served.
+    """
+    if len(rounds) < 2:
+        return ""
+    with _style():
+        figure = Figure(figsize=(9.0, 2.6), layout="constrained")
+        axes = figure.subplots()
+        axes.plot([number for number, _, _ in rounds], [value for _, _, value in rounds], color=BLUE)
+        special = [(number, value) for number, kind, value in rounds if kind != "training"]
+        axes.plot(
+            [at for at, _ in special], [value for _, value in special], "D", color=ORANGE, markersize=5.0
+        )
+        width = rounds[-1][0] - rounds[0][0]
+        free_from = rounds[0][0] - 1.0
+        for number, text in deletions:
+            axes.axvline(number, color=RULE, linestyle="--", linewidth=1.0)
+            if number >= free_from:  # a label that would overlap the one before is left out
+                axes.annotate(text, (number, 1.02), xycoords=axes.get_xaxis_transform(), ha="center")
+                free_from = number + width / 10
+        axes.xaxis.set_major_locator(MaxNLocator(MAX_LABELS, integer=True))
+        axes.set_xlabel("round")
+        if name.endswith("score"):
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %", decimals=0))
+        _decorate(axes, grid="y")
+        return _svg(figure, name, f"{label} over rounds {rounds[0][0]} to {rounds[-1][0]}")
 
 
 def _line_plot(
@@ -165,7 +203,7 @@ def _decorate(axes: Axes, grid: str) -> None:
 @contextmanager
 def _style() -> Iterator[None]:
     # text stays text (searchable, small); ids and clip paths do not change from run to run
-    with mpl.rc_context(
+    settings = mpl.rc_context(
         {
             "svg.fonttype": "none",
             "svg.hashsalt": "deletion report",
@@ -178,7 +216,8 @@ def _style() -> Iterator[None]:
             "ytick.color": INK,
             "hatch.linewidth": 0.8,
         }
-    ):
+    )
+    with _drawing, settings:
         yield
 
 
@@ -193,6 +232,15 @@ def _svg(figure: Figure, name: str, label: str) -> str:
     body = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", body, count=1)
     for drawn, colour in PAGE_COLOURS.items():
         body = body.replace(drawn, colour)
+    body = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", body, count=1, flags=re.DOTALL)
+    body = re.sub(r'style="([^"]*)"', lambda found: _attributes(found[1]), body)
     # every plot numbers its parts from one; in one page the ids must differ
     body = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", body)
-    return body.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
+    opening = f'<svg role="img" aria-label="{escape(label)}" {_attributes(EVERYWHERE)}'
+    return body.replace("<svg", opening, 1)
+
+
+def _attributes(style: str) -> str:
+    """Return a style as attributes: `fill: none; stroke: red` as `fill="none" stroke="red"`."""
+    pairs = (part.partition(":") for part in style.split(";") if part.strip())
+    return " ".join(f'{name.strip()}="{value.strip()}"' for name, _, value in pairs)

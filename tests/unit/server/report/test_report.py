@@ -258,7 +258,7 @@ def test_every_colour_but_those_of_series_is_set_for_light_and_dark():
     assert re.findall(r"--[\w-]+", light) == re.findall(r"--[\w-]+", dark)
     assert re.findall(r"#[0-9a-fA-F]{3,6}\b", rest) == []
     series = {colour.casefold() for colour in (BLUE, ORANGE, GREEN, PURPLE)}
-    drawn = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{3,6})", body))
+    drawn = set(re.findall(r'(?:fill|stroke)="(#[0-9a-f]{3,6})', body))
     assert drawn <= series
     assert drawn
 
@@ -309,16 +309,16 @@ def test_whatever_a_user_wrote_is_shown_and_never_run():
     "sentence",
     [
         # The summary gives each attack its share now and before, with the final model's numbers first.
-        "loss attack (Yeom) used here calls 12.4 % of the forgotten examples members, 61.3 % before",
-        "confidence attack used here calls 43.2 % of the forgotten examples members, 65.4 % before",
+        "loss attack (Yeom) recognises 12.4 % of the forgotten records as training data, 61.3 % before",
+        "confidence attack recognises 43.2 % of the forgotten records as training data, 65.4 % before",
         "accuracy on test data is 90.5 %, 91.2 % before",
         # The table has three columns: before, after unlearning, after the last of the recovery rounds.
         "Accuracy, forgotten data 97.1 %18.2 %71.2 %",
-        "forgotten examples called members 61.3 %3.1 %12.4 %",
+        "forgotten records recognised 61.3 %3.1 %12.4 %",
         # Each attack has its share, AUC and true positives with their bounds, of the first model and the final one.
         "Loss (Yeom) before 61.3 % (60.3 to 63.3)",
         "Loss (Yeom) after 12.4 % (11.4 to 14.4) – 0.562 (0.542 to 0.592) not measured: fewer than",
-        "Modified entropy, one threshold a class after – – 0.600 (0.550 to 0.650) 3.2 % (1.1 to 6.4)",
+        "Modified entropy, one threshold per class after – – 0.600 (0.550 to 0.650) 3.2 % (1.1 to 6.4)",
         # The formula stands beside the measured bytes, with the ratio and why the two differ.
         "Unlearning 2.6 MB 3.9 MB 1.500 3.1e+09 1,300,000 bytes for each message",
     ],
@@ -391,7 +391,7 @@ def test_a_page_can_lack_any_one_set(name):
 def test_without_recovery_the_unlearned_model_is_the_final_one():
     """The summary speaks of the model that was left behind."""
     short = replace(FULL, measurements=FULL.measurements[:2], recovery=RecoveryPhase(rounds=0))
-    assert "calls 3.1 % of the forgotten examples members, 61.3 % before" in words_of(short)
+    assert "recognises 3.1 % of the forgotten records as training data, 61.3 % before" in words_of(short)
     assert "the model after recovery: there was no recovery round" in gaps(short)
 
 

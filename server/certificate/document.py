@@ -15,7 +15,14 @@ from typing import Annotated, Any, Literal, TypeAlias
 import rfc8785
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from server.certificate.keys import key_id
 from unlearning.errors import CertificateError
@@ -29,18 +36,26 @@ Sha256: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 Day: TypeAlias = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 
-# Fields of a request that a certificate goes without, where there is nothing to say.
-_LEFT_OUT = ("sample_ids_commitment", "ground", "reference_sha256")
-
 
 class _Part(BaseModel):
+    """A part of a certificate; a field with the default None is left out where there is nothing to say."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @model_serializer(mode="wrap")
+    def _without_unsaid(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        optional = {name for name, item in type(self).model_fields.items() if not item.is_required()}
+        said = serialize(self)
+        return {name: value for name, value in said.items() if value is not None or name not in optional}
 
 
 class CertifiedRequest(_Part):
     """What was asked. Ids of samples stay out: their number, and a keyed commitment to them.
 
-    sample_ids_commitment: `unlearning.pseudonyms.commitment`, which only who holds the client's key can test.
+    The names are those of a request and its target in `unlearning.requests`, by which a certificate is written
+    (`server.deletion.certifying`) and compared with the ledger (`ledger_check`).
+
+    sample_ids_commitment: `unlearning.pseudonyms.commitment`, which only a holder of the client's key can test.
     received_on, due_on: days, the deadline with its `extended_days`.
     ground: a letter of Art. 17(1) GDPR. reference_sha256: salted hash of the filer's reference; without one left out.
     """
@@ -73,8 +88,7 @@ class CertifiedMethod(_Part):
 class ModelHashes(_Part):
     """`unlearning.parameters.content_hash` of the model before, after unlearning, and after recovery.
 
-    frozen: `unlearning.training.frozen_part` of what the task makes on every machine, which is in none of the others;
-        without a frozen part the field is left out.
+    frozen: `unlearning.training.frozen_part` of what the task makes on every machine, which is in none of the others.
     """
 
     before: Sha256
@@ -133,7 +147,7 @@ class CertifiedPrivacy(_Part):
 class Certificate(_Part):
     """Everything that a certificate states.
 
-    privacy: of a deletion by addition of vectors; without it the field is left out.
+    privacy: of a deletion by addition of vectors.
     scores: mean loss and score of the three sets, `before` and `after`.
     not_measured: texts. key_id: of the signing key, None where unsigned (and then why).
     """
@@ -188,13 +202,6 @@ def encode(certificate: Certificate, key: Ed25519PrivateKey | None) -> bytes:
     """Return the certificate's file, signed where there is a key."""
     assert certificate.key_id == (None if key is None else key_id(key.public_key())), "the key it names signs"
     content = exact_numbers(certificate.model_dump(mode="json"))
-    if content["privacy"] is None:
-        del content["privacy"]
-    if content["model"]["frozen"] is None:
-        del content["model"]["frozen"]
-    for name in _LEFT_OUT:
-        if content["request"][name] is None:
-            del content["request"][name]
     signature = None
     if key is not None:
         signature = {"algorithm": "ed25519", "value": key.sign(canonical(content)).hex()}
@@ -216,36 +223,42 @@ def decode(content: bytes) -> CertificateFile:
     """Read what `encode` wrote, from bytes that anybody may have written.
 
     Raises:
-        CertificateError: they are no certificate, or not in the canonical form.
+        CertificateError: they are damaged ("unreadable"), no certificate ("not-a-certificate"), of another form
+            ("wrong-form", with the `places`), not canonical ("not-canonical"), or wrongly signed ("bad-signature").
     """
     try:
         value = json.loads(content, parse_int=_double)
         is_canonical = canonical(value) + b"\n" == content
     except (ValueError, OverflowError, RecursionError) as exc:
         raise CertificateError(
-            f"The certificate cannot be read; it was cut short or damaged. Fetch it again. ({exc})"
+            f"The certificate cannot be read; it was cut short or damaged. Fetch it again. ({exc})",
+            code="unreadable",
         ) from exc
     if not isinstance(value, Mapping) or set(value) != {"certificate", "signature"}:
         raise CertificateError(
-            "This is another file than a certificate: it has no certificate and signature."
+            "This is another file than a certificate: it has no certificate and signature.",
+            code="not-a-certificate",
         )
     try:
         certificate = Certificate.model_validate(value["certificate"])
     except ValidationError as exc:
         where = ", ".join(".".join(map(str, error["loc"])) for error in exc.errors()[:5])
         raise CertificateError(
-            f"The certificate is not of a form that this version knows; wrong or missing: {where}."
+            f"The certificate is not of a form that this version knows; wrong or missing: {where}.",
+            code="wrong-form",
+            places=where,
         ) from exc
     if not is_canonical:
         raise CertificateError(
-            "The certificate was written anew by another program: its bytes are not in the canonical form. "
-            "Fetch the original file."
+            "The certificate was rewritten by another program: its bytes are not in the canonical form. "
+            "Fetch the original file.",
+            code="not-canonical",
         )
     return CertificateFile(certificate, canonical(value["certificate"]), _signature_in(value["signature"]))
 
 
 def _double(digits: str) -> int | float:
-    """Return a number that stands without a point: RFC 8785 writes floats up to 10^21 so."""
+    """Return a number that is written without a point: RFC 8785 writes floats up to 10^21 so."""
     number = int(digits)
     return number if abs(number) <= _LARGEST_INTEGER else float(number)
 
@@ -263,4 +276,7 @@ def _signature_in(value: Any) -> bytes | None:
             return bytes.fromhex(value["value"])
     except TypeError:
         pass
-    raise CertificateError("The certificate's signature is malformed; it was cut or damaged. Fetch it again.")
+    raise CertificateError(
+        "The certificate's signature is malformed; it was cut or damaged. Fetch it again.",
+        code="bad-signature",
+    )

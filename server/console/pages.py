@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.access import ALLOWED, Role, may_cancel
-from server.certificate.checks import Check, Outcome, check_report_content, check_signature
 from server.certificate.document import Certificate, decode
+from server.certificate.file_checks import Check, Outcome, check_report, check_signature
 from server.certificate.ledger_check import LedgerView, check_ledger
 from server.console import story
 from server.console.console import Console
@@ -126,7 +126,7 @@ def certificate_page(console: Console, request: Request) -> Response:
                 else Check(
                     "signature", Outcome.SKIPPED, "Start the console with --public-key FILE to check it."
                 ),
-                check_report_content(certificate, kept.json, "This report"),
+                check_report(certificate, kept.json),
                 _check_ledger(console, certificate, kept.certificate),
             ]
         except CertificateError as exc:

@@ -25,7 +25,7 @@ from server.certificate.document import (
 from server.certificate.keys import key_id, signer
 from server.deletion.privacy_account import FINDING
 from server.ledger import Event, Ledger
-from server.report.data import ReportData
+from server.report.report_data import ReportData
 from unlearning.pseudonyms import commitment
 from unlearning.requests import hash_of_ids
 from unlearning.runtime.durable_files import write_atomically

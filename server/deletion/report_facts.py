@@ -14,7 +14,7 @@ from server.federation.state import FederationState, PhaseCost
 from server.ledger import Event, Ledger
 from server.ledger.records import EXTENDED
 from server.ledger.texts import Kind
-from server.report.data import (
+from server.report.report_data import (
     ExchangeCost,
     FederationSummary,
     RecoveryPhase,

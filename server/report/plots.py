@@ -20,7 +20,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from server.report.data import ExchangeCost, ReportData
+from server.report.report_data import ExchangeCost, ReportData
 from unlearning.verification.measurement import CONFIDENCE, YEOM, Measurement
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"

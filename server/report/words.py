@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from server.report.data import ReportData
+from server.report.report_data import ReportData
 from unlearning.gdpr import Ground
 from unlearning.verification.discrimination import Estimate
 from unlearning.verification.measurement import CONFIDENCE, CONFIDENCE_POWER, YEOM, Measurement, SetName

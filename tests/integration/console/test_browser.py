@@ -79,7 +79,7 @@ def test_an_officers_day_in_a_browser(live: LiveFederation, screen: Screen) -> N
     assert screen.driver.execute_script("return window.neverReloaded")
     look("request")
     screen.press("Certificate and its checks")
-    screen.wait_for("Byte for byte the report", "All events follow from each other")
+    screen.wait_for("Byte for byte the report", "The ledger is unaltered")
     look("certificate")
     screen.open("/requests/r-000001/report")
     screen.wait_for("Deletion report: client 1")

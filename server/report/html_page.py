@@ -10,8 +10,8 @@ from jinja2 import Template
 from markupsafe import Markup
 
 from server.report import environment, style, words
-from server.report.data import ReportData
 from server.report.plots import attack_plot, cost_plot, score_plot
+from server.report.report_data import ReportData
 from unlearning.gdpr import Ground
 from unlearning.verification.standard_attacks import AttackFigure
 

@@ -140,13 +140,11 @@ def headline(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         "forgotten records that the loss attack recognises": ("attacks", YEOM),
         "forgotten records that the confidence attack recognises": ("attacks", CONFIDENCE),
     }
-    return [
-        (
-            label[0].upper() + label[1:],
-            *(share((item.get(part) or {}).get(name)) for item in (before, after)),
-        )
-        for label, (part, name) in figures.items()
-    ]
+    found = []
+    for label, (part, name) in figures.items():
+        then, now = ((item.get(part) or {}).get(name) for item in (before, after))
+        found.append((label[0].upper() + label[1:], share(then), share(now)))
+    return found
 
 
 def describe_finding(finding: str) -> str:
@@ -191,7 +189,7 @@ def _recovery(data: ReportData) -> str:
     if recovery.rounds:
         ended = f" They ended because {reason}." if reason else ""
         return f"{count(recovery.rounds, 'recovery round')} on the retained data alone followed.{ended}"
-    score, target = after and after.score("test"), recovery.target_score
+    score, target = after.score("test") if after else None, recovery.target_score
     if score is not None and target is not None and score >= target:
         return (
             f"The model still does its work: its {data.federation.score_name} on test data is {share(score)}, and "

@@ -1,13 +1,13 @@
-// Pages that follow what happens: the server says when a page would look otherwise (server-sent events), and the
-// parts marked data-live are fetched again and put in the place of the old ones. A part that somebody types into
+// Pages that refresh themselves: the server says when a page would look different (server-sent events), and the
+// parts marked data-live are fetched again and put in the place of the old ones. A part that a user types into
 // stays as it is. Without this file every page works; the browser then reads it again every 15 seconds.
 "use strict";
 
 (() => {
-  const kind = document.body.dataset.changes;
-  if (!kind) return;
+  const stamp = document.body.dataset.stamp;
+  if (stamp === undefined) return;
   const notice = document.getElementById("connection");
-  let shown = document.body.dataset.stamp;
+  let shown = stamp;
   let busy = false;
   let again = false;
 
@@ -45,7 +45,7 @@
       const answer = await fetch(location.href, { headers: { accept: "text/html" } });
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       if (!fresh.body.dataset.page) {
-        say("This browser is not signed in any more: the console was started anew. Open the link that it printed.");
+        say("This browser is not signed in any more: the console was restarted. Open the link that it printed.");
       } else if (fresh.body.dataset.page !== document.body.dataset.page) {
         location.reload();
       } else {
@@ -62,7 +62,7 @@
     }
   }
 
-  const changes = new EventSource(`/changes?page=${encodeURIComponent(kind)}`);
+  const changes = new EventSource("/changes");
   changes.onopen = () => say("");
   changes.onmessage = (event) => {
     if (event.data !== shown) {
@@ -71,7 +71,7 @@
     }
   };
   changes.onerror = () => {
-    // A stream ends after a minute and opens again at once; only one that stays away is worth a word.
+    // A stream ends after a minute and opens again at once; only one that stays away is reported.
     setTimeout(() => {
       if (changes.readyState === EventSource.CONNECTING) {
         say("The console does not answer; was it ended? This page goes on by itself when it is back.");

@@ -92,9 +92,9 @@ def test_an_operator_extends_holds_refuses_and_erases(desk: Desk, browser: Brows
     assert desk.ledger.get(request.id).status is Status.REFUSED
     rows = list(csv.DictReader(io.StringIO(browser.get("/register.csv").content.decode("utf-8-sig"))))
     assert (rows[0]["reference"], rows[0]["refusal_reason"]) == ("DSB-17", "the claim is unfounded")
-    (activity,) = json.loads(browser.get("/register.jsonld").content)["dct:hasPart"]
-    assert activity["dpv:hasStatus"]["@id"] == "dpv:RequestRejected"
-    assert activity["dpv:hasNotice"]["@type"] == "dpv:RightNonFulfilmentNotice"
+    (activity,) = json.loads(browser.get("/register.jsonld").content)["activity"]
+    assert activity["status"] == "dpv:RequestRejected"
+    assert activity["notice"] == {"@type": "RightNonFulfilmentNotice", "reason": "the claim is unfounded"}
     browser.follow(
         browser.post(f"{page}/amend", ground="b", reference="DSB-18", note="by letter\r\nof Monday")
     )

@@ -12,8 +12,8 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from server.console.app import ACTIONS, PAGES, make_app
-from server.console.server import Settings, run_console
+from server.console.launch import Settings, run_console
+from server.console.routes import ACTIONS, PAGES, make_app
 from tests.integration.console.conftest import PORT, Browser, Desk
 
 BASE = f"http://127.0.0.1:{PORT}"
@@ -22,7 +22,7 @@ BASE = f"http://127.0.0.1:{PORT}"
 def test_the_link_works_once_and_sets_a_cookie_that_scripts_cannot_read(desk: Desk) -> None:
     """HttpOnly and SameSite=Strict; the same link again opens nothing."""
     console = desk.console()
-    link = console.door.link
+    link = console.login.link
     first = TestClient(make_app(console), base_url=BASE, follow_redirects=False)
     answer = first.get(link)
     assert (answer.status_code, answer.headers["location"]) == (303, "/requests")
@@ -36,7 +36,7 @@ def test_the_link_works_once_and_sets_a_cookie_that_scripts_cannot_read(desk: De
 def test_a_form_with_the_token_opens_as_the_link_does_and_only_once(desk: Desk) -> None:
     """The page that answers goes on by itself: after a redirect a browser would send no cookie of SameSite=Strict."""
     console = desk.console()
-    [token] = re.findall(r'name="token" value="([^"]+)"', console.door.page)
+    [token] = re.findall(r'name="token" value="([^"]+)"', console.login.page)
     first = TestClient(make_app(console), base_url=BASE, follow_redirects=False)
     for wrong in (
         {},
@@ -60,9 +60,9 @@ def test_the_terminal_says_that_the_link_was_used_and_used_again(desk: Desk) -> 
     client = TestClient(make_app(console), base_url=BASE, follow_redirects=False)
     client.get("/enter?token=guessed")
     assert desk.said == []
-    client.get(console.door.link)
+    client.get(console.login.link)
     assert "A browser has come in by the link" in desk.said[0]
-    client.get(console.door.link)
+    client.get(console.login.link)
     assert "another account of this machine has your rights" in desk.said[1]
     assert "Started again, it has another link" in desk.said[1]
 

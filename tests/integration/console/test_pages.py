@@ -15,7 +15,7 @@ import pytest
 from starlette.requests import Request
 
 from server.console import forms, mirror
-from server.console.list_query import PAGE
+from server.console.request_list import PAGE
 from tests.certificates import Authority
 from tests.deletion_service import FORGETTING, submit
 from tests.integration.console.conftest import Browser, Desk, errors
@@ -332,18 +332,15 @@ def test_the_register_is_exported_with_the_ledgers_head(desk: Desk, browser: Bro
     sequence, digest = desk.ledger.event_head()
     text = browser.get("/register.csv").content.decode("utf-8-sig")
     rows = list(csv.DictReader(io.StringIO(text)))
-    assert [row["request"] for row in rows] == [one.id, two.id]
-    assert rows[0]["filed_by"] == "'=1+1"
+    assert [row["id"] for row in rows] == [one.id, two.id]
+    assert rows[0]["submitted_by"] == "'=1+1"
     assert {(row["ledger_event"], row["ledger_hash"]) for row in rows} == {(str(sequence), digest)}
     record = json.loads(browser.get("/register.jsonld").content)
-    assert record["@type"] == "dpv:RightExerciseRecord"
-    assert record["flun:ledger"] == {"flun:event": sequence, "flun:hash": digest, "flun:problem": ""}
-    done, waiting = record["dct:hasPart"]
-    assert (done["dpv:hasStatus"]["@id"], waiting["dpv:hasStatus"]["@id"]) == (
-        "dpv:RequestFulfilled",
-        "dpv:RequestInitiated",
-    )
-    assert done["dpv:hasNotice"]["flun:certificateSha256"] == "ab" * 32
+    assert record["@type"] == "RightExerciseRecord"
+    assert record["ledger"] == {"event": sequence, "hash": digest, "problem": ""}
+    done, waiting = record["activity"]
+    assert (done["status"], waiting["status"]) == ("dpv:RequestFulfilled", "dpv:RequestInitiated")
+    assert done["notice"]["certificate_sha256"] == "ab" * 32
 
 
 def test_the_register_of_a_period_has_that_period(desk: Desk, browser: Browser) -> None:
@@ -355,7 +352,7 @@ def test_the_register_of_a_period_has_that_period(desk: Desk, browser: Browser) 
     for day in ("0000-01-01", "2026-02-30", "yesterday", "2026-13-01"):
         answer = browser.get(f"/register?first={day}")
         assert answer.status_code == 422
-        assert "is no day" in errors(answer)["first"]
+        assert "YYYY-MM-DD" in errors(answer)["first"]
         assert browser.get(f"/register.csv?first={day}").status_code == 400
     assert "before the first" in errors(browser.get("/register?first=2026-02-02&last=2026-02-01"))["last"]
 
@@ -374,8 +371,8 @@ def test_while_the_service_is_away_pages_say_so_and_go_on_by_themselves(desk: De
     assert request.id in page
     away = browser.get(f"/requests/{request.id}")
     assert away.status_code == 503
-    assert "goes on by itself" in away.text
-    assert 'data-changes="error"' in away.text
+    assert "refreshes itself" in away.text
+    assert "data-stamp=" in away.text
     draft = browser.post("/file", what="client", client="4")
     assert draft.status_code == 503
     told = browser.page("/changes?page=requests")

@@ -120,27 +120,12 @@ class ListQuery:
         return sorted(found, key=SORTS[self.sort][1], reverse=self.is_descending)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListPage:
-    """One page of what was found: its rows, and which page of how many it is, the last one for a number beyond."""
-
-    found: Sequence[DeletionRequest]
-    asked_page: int
-
-    @property
-    def num_pages(self) -> int:
-        """How many pages there are."""
-        return max(1, math.ceil(len(self.found) / PAGE))
-
-    @property
-    def page(self) -> int:
-        """The number of this page, from 1."""
-        return min(self.asked_page, self.num_pages)
-
-    @property
-    def rows(self) -> Sequence[DeletionRequest]:
-        """The requests on it."""
-        return self.found[(self.page - 1) * PAGE : self.page * PAGE]
+def page_of(found: Sequence[DeletionRequest], number: int) -> dict[str, Any]:
+    """Return a page of what was found, the last one for a number beyond, as templates show it."""
+    num_pages = max(1, math.ceil(len(found) / PAGE))
+    page = min(number, num_pages)
+    rows = found[(page - 1) * PAGE : page * PAGE]
+    return {"rows": rows, "num_found": len(found), "page": page, "num_pages": num_pages}
 
 
 def requests_page(console: Console, request: Request) -> Response:
@@ -153,7 +138,7 @@ def requests_page(console: Console, request: Request) -> Response:
         live=True,
         known=known,
         asked=asked,
-        listed=ListPage(found=asked.select(everything), asked_page=asked.page),
+        listed=page_of(asked.select(everything), asked.page),
         counts={word: sum(map(is_one, everything)) for word, is_one in STATES.items()},
         sorts=SORTS,
     )
@@ -169,7 +154,7 @@ def register_page(console: Console, request: Request) -> Response:
         status=422 if asked.problems else 200,
         asked=asked,
         typed={name: request.query_params.get(name, "") for name in ("first", "last")},
-        listed=ListPage(found=found, asked_page=asked.page),
+        listed=page_of(found, asked.page),
         counts={status: sum(item.status is status for item in found) for status in Status},
     )
 

@@ -1,15 +1,13 @@
 """The console's routes: each page is a function of the console and the request."""
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -20,10 +18,6 @@ from server.console.filing import TOO_LONG
 from server.console.forms import BodyTooLong, read_form
 from server.console.rendering import Console
 from unlearning.errors import FlowerUnlearningError, InvalidRequest, RequestError, RequestNotFound
-
-POLL_S = 1.0
-STREAM_S = 60.0
-"""How long one stream of changes lasts; the browser opens the next by itself."""
 
 Page = Callable[[Console, Request], Response]
 Action = Callable[[Console, Request, FormData], Response]
@@ -54,16 +48,12 @@ ACTIONS: tuple[tuple[str, Action], ...] = (
 STATIC: list[str | tuple[str, str]] = [("server.console", "static"), ("server.report", "static")]
 
 
-def make_app(console: Console, *, poll_s: float = POLL_S, stream_s: float = STREAM_S) -> AuthMiddleware:
+def make_app(console: Console) -> AuthMiddleware:
     """Return the console as an ASGI application that only a browser with the login link can use."""
-
-    async def changes(_request: Request) -> Response:
-        return StreamingResponse(_changes(console, poll_s, stream_s), media_type="text/event-stream")
-
     routes = [
         Route("/", lambda _request: RedirectResponse("/requests", status_code=303)),
         Route(ENTRANCE, partial(log_in, console.login), methods=["GET", "POST"]),
-        Route("/changes", changes),
+        Route("/stamp", lambda _request: PlainTextResponse(console.mirror.now(not_older_than_s=0.8).stamp)),
         Mount("/static", StaticFiles(packages=STATIC)),
         *(Route(path, partial(page, console)) for path, page in PAGES),
         *(Route(path, partial(_act, console, action), methods=["POST"]) for path, action in ACTIONS),
@@ -111,15 +101,3 @@ def error_page(console: Console, request: Request, error: FlowerUnlearningError)
         sentence=str(error),
         is_refusal=is_refusal,
     )
-
-
-async def _changes(console: Console, poll_s: float, stream_s: float) -> AsyncIterator[str]:
-    """Send a stamp when pages would look different, as server-sent events; a comment in between keeps the line open."""
-    ends = time.monotonic() + stream_s
-    sent = None
-    yield "retry: 1000\n\n"
-    while time.monotonic() < ends:
-        known = await run_in_threadpool(console.mirror.now, not_older_than_s=poll_s * 0.8)
-        yield f"data: {known.stamp}\n\n" if known.stamp != sent else ":\n\n"
-        sent = known.stamp
-        await asyncio.sleep(poll_s)

@@ -28,7 +28,7 @@ class Browser:
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.app = make_app(console, poll_s=0.02, stream_s=0.15)
+        self.app = make_app(console)
         self.client = TestClient(self.app, base_url=f"http://127.0.0.1:{PORT}", follow_redirects=False)
         assert self.client.get(console.login.link).status_code == 303
 

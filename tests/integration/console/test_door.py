@@ -117,7 +117,7 @@ def test_whoever_reads_the_link_finds_the_console_listening(desk: Desk) -> None:
 def test_without_the_cookie_no_page_opens(desk: Desk) -> None:
     """The answer says what to do and nothing of the federation."""
     stranger = TestClient(make_app(desk.console()), base_url=BASE, follow_redirects=False)
-    for path in [*(path for path, _ in PAGES), "/", "/changes"]:
+    for path in [*(path for path, _ in PAGES), "/", "/stamp"]:
         answer = stranger.get(path)
         assert answer.status_code == 403
         assert "flower-unlearn console" in answer.text

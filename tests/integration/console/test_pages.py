@@ -361,7 +361,7 @@ def test_the_register_of_a_period_has_that_period(desk: Desk, browser: Browser) 
 
 
 def test_while_the_service_is_away_pages_say_so_and_go_on_by_themselves(desk: Desk, browser: Browser) -> None:
-    """The list as it was known, with a word about it; the stream tells when the service is back."""
+    """The list as it was known, with a sentence about it; the stamp changes when the service is back."""
     request = submit(desk.calling())
     before = browser.page("/requests")
     address = desk.service.address
@@ -375,26 +375,25 @@ def test_while_the_service_is_away_pages_say_so_and_go_on_by_themselves(desk: De
     assert "data-stamp=" in away.text
     draft = browser.post("/file", what="client", client="4")
     assert draft.status_code == 503
-    told = browser.page("/changes?page=requests")
+    away_stamp = browser.page("/stamp")
     desk.service = desk.start(address)
     grpc.channel_ready_future(browser.console.service._channel).result(20)
     assert "has not answered" not in browser.page("/requests")
-    back = browser.page("/changes?page=requests")
-    stamps = [re.findall(r"data: (\S+)", text) for text in (told, back)]
-    assert stamps[0] != stamps[1]
+    assert browser.page("/stamp") != away_stamp
     assert before == browser.page("/requests")
 
 
-def test_the_stream_says_when_something_has_changed(desk: Desk, browser: Browser) -> None:
-    """One stamp as long as nothing happens, another one after; of the federation's page also for a round."""
+def test_the_stamp_changes_with_what_pages_show(desk: Desk, browser: Browser) -> None:
+    """It stays as long as nothing happens; a round and a request give another one."""
 
-    def stamps(page: str) -> list[str]:
-        return re.findall(r"data: (\S+)", browser.page(f"/changes?page={page}"))
+    def stamp() -> str:
+        browser.console.mirror.now()
+        return browser.page("/stamp")
 
-    assert stamps("requests") == stamps("requests")
-    assert len(stamps("requests")) == 1
-    old, seen = stamps("federation"), stamps("requests")
+    stamps = [stamp()]
+    assert stamp() == stamps[0]
     desk.loop.round(1, "training", loss=0.5)
-    assert stamps("federation") != old
+    stamps.append(stamp())
     submit(desk.calling())
-    assert stamps("requests") != seen
+    stamps.append(stamp())
+    assert len(set(stamps)) == 3

@@ -49,11 +49,7 @@ class LedgerView:
     @classmethod
     def of_service(cls, service: DeletionClient) -> "LedgerView":
         """View the ledger behind a deletion service; for operators and officers."""
-
-        def events(request_id: str) -> list[Event]:  # the stream ends, for the request is completed
-            return [item for item in service.watch(request_id) if isinstance(item, Event)]
-
-        return cls(service.verify_ledger, service.get, events)
+        return cls(service.verify_ledger, service.get, lambda request_id: service.events(request_id)[0])
 
 
 def open_ledger(url: str) -> Ledger:

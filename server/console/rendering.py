@@ -17,8 +17,8 @@ from server.console.auth import LoginLink
 from server.console.filing import Drafts
 from server.console.mirror import Mirror
 from server.ledger.records import no_such_request
-from server.report import environment, words
-from unlearning.gdpr import Ground, today
+from server.report import environment
+from unlearning.gdpr import today
 from unlearning.requests import DeletionRequest
 
 _KEPT_REPORTS = 16
@@ -95,7 +95,6 @@ def download(content: bytes, name: str, kind: str) -> Response:
 @cache
 def _environment() -> Environment:
     made = environment("server.console")
-    made.globals.update(words=words, grounds={str(ground): ground.describe() for ground in Ground})
     made.filters.update(
         moment=lambda value: f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}",
         day=lambda value: f"{value.astimezone(UTC):%Y-%m-%d}",

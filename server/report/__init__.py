@@ -10,7 +10,9 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from server.report import words
 from server.report.report_data import ReportData
+from unlearning.gdpr import Ground
 from unlearning.runtime.durable_files import write_atomically
 
 
@@ -26,13 +28,15 @@ def canonical_json(data: ReportData) -> str:
 @cache
 def environment(package: str) -> Environment:
     """Return the template engine of a package's folder `templates`: everything is escaped, nothing may be undefined."""
-    return Environment(
+    made = Environment(
         loader=PackageLoader(package),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.globals.update(words=words, grounds={str(ground): ground.describe() for ground in Ground})
+    return made
 
 
 @cache

@@ -10,15 +10,14 @@ from jinja2 import Template
 from markupsafe import Markup
 
 from server.report import environment, style, words
-from server.report.plots import attack_plot, cost_plot, score_plot
+from server.report.plots import attack_plot, score_plot
 from server.report.report_data import ReportData
-from unlearning.gdpr import Ground
 from unlearning.verification.standard_attacks import AttackFigure
 
 
 def render_page(data: ReportData) -> str:
     """Return the whole page as HTML text; equal reports give equal pages."""
-    plots = {"scores": score_plot(data), "attacks": attack_plot(data), "costs": cost_plot(data)}
+    plots = {"scores": score_plot(data), "attacks": attack_plot(data)}
     return _template().render(
         data=data,
         verdict=data.verdict(),
@@ -28,10 +27,8 @@ def render_page(data: ReportData) -> str:
         # our own plots; any text in them was escaped by the plotting library
         plots={name: Markup(svg) for name, svg in plots.items()},
         style=Markup(style()),
-        grounds={str(ground): ground.describe() for ground in Ground},
         pairs=_pairs,
         listing=_listing,
-        words=words,
     )
 
 

@@ -20,7 +20,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from server.report.report_data import ExchangeCost, ReportData
+from server.report.report_data import ReportData
 from unlearning.verification.measurement import CONFIDENCE, YEOM, Measurement
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
@@ -28,10 +28,9 @@ PAGE_COLOURS = {
     "#333d47": "currentColor",
     "#dde3e8": "var(--line)",
     "#9aa5af": "var(--rule)",
-    "#fefefe": "var(--paper)",
 }
 """What is drawn in these takes the page's colours (static/style.css), light or dark."""
-INK, GRID, RULE, PAPER = PAGE_COLOURS
+INK, GRID, RULE = PAGE_COLOURS
 EVERYWHERE = "stroke-linejoin: round; stroke-linecap: butt"
 MAX_LABELS = 7  # more stage names than this would overlap
 _drawing = (
@@ -51,53 +50,9 @@ def score_plot(data: ReportData) -> str:
 
 def attack_plot(data: ReportData) -> str:
     """Draw the share of forgotten records that attacks recognise, over the stages; empty if no attack ran."""
-    series = [
-        ("loss attack", [item.attacks.get(YEOM) for item in data.measurements], ORANGE, "s", "-"),
-        (
-            "confidence attack",
-            [item.attacks.get(CONFIDENCE) for item in data.measurements],
-            PURPLE,
-            "D",
-            "--",
-        ),
-    ]
+    yeom, confidence = ([item.attacks.get(name) for item in data.measurements] for name in (YEOM, CONFIDENCE))
+    series = [("loss attack", yeom, ORANGE, "s", "-"), ("confidence attack", confidence, PURPLE, "D", "--")]
     return _line_plot(data.measurements, series, "attacks", "forgotten records recognised, over the stages")
-
-
-def cost_plot(data: ReportData) -> str:
-    """Draw bytes (both directions) and seconds of unlearning, recovery and measuring, as far as all are known."""
-    phases: list[tuple[str, ExchangeCost | None]] = [
-        ("unlearning", data.unlearning),
-        ("recovery", data.recovery),
-        ("measuring", data.measuring),
-    ]
-    known = [
-        (name, phase.seconds, phase.bytes_sent, phase.bytes_received)
-        for name, phase in phases
-        if phase is not None
-        and phase.seconds is not None
-        and phase.bytes_sent is not None
-        and phase.bytes_received is not None
-    ]
-    if not known:
-        return ""
-    names, seconds = [name for name, *_ in known], [phase[1] for phase in known]
-    sent, received = [phase[2] / 1e6 for phase in known], [phase[3] / 1e6 for phase in known]
-    with _style():
-        figure = Figure(figsize=(9.0, 0.62 + 0.42 * len(known)), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        left.barh(names, sent, color=BLUE, height=0.55, label="server to clients")
-        left.barh(names, received, left=sent, color=ORANGE, height=0.55, hatch="///", edgecolor=PAPER,
-                  label="clients to server")  # fmt: skip
-        left.set_xlabel("megabytes")
-        left.legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(-0.02, 1.0), borderpad=0)
-        right.barh(names, seconds, color=GREEN, height=0.55)
-        right.set_xlabel("seconds")
-        for axes in (left, right):
-            axes.invert_yaxis()
-            axes.xaxis.set_major_locator(MaxNLocator(5))
-            _decorate(axes, grid="x")
-        return _svg(figure, "costs", "Bytes and seconds of each phase")
 
 
 @lru_cache(maxsize=8)
@@ -129,7 +84,7 @@ def rounds_plot(
         axes.set_xlabel("round")
         if name.endswith("score"):
             axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %", decimals=0))
-        _decorate(axes, grid="y")
+        _decorate(axes)
         return _svg(figure, name, f"{label} over rounds {rounds[0][0]} to {rounds[-1][0]}")
 
 
@@ -158,7 +113,7 @@ def _line_plot(
         axes.set_ylim(-0.03, 1.03)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %", decimals=0))
         axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(-0.02, 1.0), borderpad=0)
-        _decorate(axes, grid="y")
+        _decorate(axes)
         return _svg(figure, name, label)
 
 
@@ -190,11 +145,11 @@ def _stage_names(measurements: Sequence[Measurement]) -> list[str]:
     return names
 
 
-def _decorate(axes: Axes, grid: str) -> None:
-    axes.grid(axis="y" if grid == "y" else "x", color=GRID, linewidth=0.8)
+def _decorate(axes: Axes) -> None:
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(length=0)
-    for side in ("top", "right", "left" if grid == "y" else "bottom"):
+    for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     for spine in axes.spines.values():
         spine.set_color(RULE)
@@ -214,7 +169,6 @@ def _style() -> Iterator[None]:
             "axes.labelcolor": INK,
             "xtick.color": INK,
             "ytick.color": INK,
-            "hatch.linewidth": 0.8,
         }
     )
     with _drawing, settings:

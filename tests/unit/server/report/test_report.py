@@ -264,7 +264,7 @@ def test_every_colour_but_those_of_series_is_set_for_light_and_dark():
 
 
 def test_no_two_parts_of_the_page_share_an_id():
-    """Three plots in one page: a clip path of one must not cut another."""
+    """Two plots in one page: a clip path of one must not cut another."""
     ids = Page(page_of(FULL)).ids
     assert len(ids) == len(set(ids)) > 0
 

@@ -7,9 +7,6 @@ Canonical form: RFC 8785 (JSON Canonicalization Scheme). The file is the canonic
 """
 
 import json
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
 import rfc8785
@@ -170,20 +167,30 @@ class Certificate(_Part):
     unsigned_because: str
 
 
-@dataclass(frozen=True, slots=True)
-class CertificateFile:
-    """A certificate that was read. `signed_bytes` is what its signature covers, None where it has none."""
+class Signature(_Part):
+    """The signature of a certificate: one form only, as it is written, for hexadecimal digits have others."""
+
+    algorithm: Literal["ed25519"] = "ed25519"
+    value: str = Field(pattern="^[0-9a-f]{128}$")
+
+
+class CertificateFile(_Part):
+    """A certificate's file."""
 
     certificate: Certificate
-    signed_bytes: bytes
-    signature: bytes | None
+    signature: Signature | None
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """What the signature covers: the canonical form of the certificate."""
+        return _signed_bytes(self.certificate)
 
     def is_signed_by(self, key: Ed25519PublicKey) -> bool:
         """Return whether the holder of this key's private half has signed exactly this."""
         if self.signature is None:
             return False
         try:
-            key.verify(self.signature, self.signed_bytes)
+            key.verify(bytes.fromhex(self.signature.value), self.signed_bytes)
         except InvalidSignature:
             return False
         return True
@@ -201,11 +208,18 @@ def canonical(value: Any) -> bytes:
 def encode(certificate: Certificate, key: Ed25519PrivateKey | None) -> bytes:
     """Return the certificate's file, signed where there is a key."""
     assert certificate.key_id == (None if key is None else key_id(key.public_key())), "the key it names signs"
-    content = exact_numbers(certificate.model_dump(mode="json"))
     signature = None
     if key is not None:
-        signature = {"algorithm": "ed25519", "value": key.sign(canonical(content)).hex()}
-    return canonical({"certificate": content, "signature": signature}) + b"\n"
+        signature = Signature(value=key.sign(_signed_bytes(certificate)).hex())
+    return _bytes_of(CertificateFile(certificate=certificate, signature=signature))
+
+
+def _signed_bytes(certificate: Certificate) -> bytes:
+    return canonical(exact_numbers(certificate.model_dump(mode="json")))
+
+
+def _bytes_of(file: CertificateFile) -> bytes:
+    return canonical(exact_numbers(file.model_dump(mode="json"))) + b"\n"
 
 
 def exact_numbers(value: Any) -> Any:
@@ -220,33 +234,27 @@ def exact_numbers(value: Any) -> Any:
 
 
 def decode(content: bytes) -> CertificateFile:
-    """Read what `encode` wrote, from bytes that anybody may have written.
+    """Read what `encode` wrote, from bytes of any origin.
 
     Raises:
-        CertificateError: they are damaged ("unreadable"), no certificate ("not-a-certificate"), of another form
-            ("wrong-form", with the `places`), not canonical ("not-canonical"), or wrongly signed ("bad-signature").
+        CertificateError: they are damaged ("unreadable"), of another form ("wrong-form", with the `places`), or not
+            canonical ("not-canonical").
     """
     try:
-        value = json.loads(content, parse_int=_double)
-        is_canonical = canonical(value) + b"\n" == content
+        file = CertificateFile.model_validate(json.loads(content, parse_int=_double))
+        is_canonical = _bytes_of(file) == content
+    except ValidationError as exc:
+        where = ", ".join(".".join(map(str, error["loc"])) for error in exc.errors()[:5])
+        raise CertificateError(
+            "This is no certificate, or not of a form that this version knows; wrong or missing: "
+            f"{where or 'all of it'}.",
+            code="wrong-form",
+            places=where,
+        ) from exc
     except (ValueError, OverflowError, RecursionError) as exc:
         raise CertificateError(
             f"The certificate cannot be read; it was cut short or damaged. Fetch it again. ({exc})",
             code="unreadable",
-        ) from exc
-    if not isinstance(value, Mapping) or set(value) != {"certificate", "signature"}:
-        raise CertificateError(
-            "This is another file than a certificate: it has no certificate and signature.",
-            code="not-a-certificate",
-        )
-    try:
-        certificate = Certificate.model_validate(value["certificate"])
-    except ValidationError as exc:
-        where = ", ".join(".".join(map(str, error["loc"])) for error in exc.errors()[:5])
-        raise CertificateError(
-            f"The certificate is not of a form that this version knows; wrong or missing: {where}.",
-            code="wrong-form",
-            places=where,
         ) from exc
     if not is_canonical:
         raise CertificateError(
@@ -254,29 +262,10 @@ def decode(content: bytes) -> CertificateFile:
             "Fetch the original file.",
             code="not-canonical",
         )
-    return CertificateFile(certificate, canonical(value["certificate"]), _signature_in(value["signature"]))
+    return file
 
 
 def _double(digits: str) -> int | float:
     """Return a number that is written without a point: RFC 8785 writes floats up to 10^21 so."""
     number = int(digits)
     return number if abs(number) <= _LARGEST_INTEGER else float(number)
-
-
-def _signature_in(value: Any) -> bytes | None:
-    if value is None:
-        return None
-    try:
-        # One form only, as it was written: fromhex would also take capitals and blanks.
-        if (
-            set(value) == {"algorithm", "value"}
-            and value["algorithm"] == "ed25519"
-            and re.fullmatch("[0-9a-f]{128}", value["value"])
-        ):
-            return bytes.fromhex(value["value"])
-    except TypeError:
-        pass
-    raise CertificateError(
-        "The certificate's signature is malformed; it was cut or damaged. Fetch it again.",
-        code="bad-signature",
-    )

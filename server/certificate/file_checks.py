@@ -65,7 +65,7 @@ def check_signature(file: CertificateFile, key: Ed25519PublicKey | None) -> Chec
         return Check.refuse(
             of,
             f"It names the key {_short(certificate.key_id or 'none')}, and the public key given is "
-            f"{_short(key_id(key))}: the wrong key, or somebody else's certificate.",
+            f"{_short(key_id(key))}: the wrong key, or another server's certificate.",
         )
     if not file.is_signed_by(key):
         return Check.refuse(

@@ -6,7 +6,6 @@ What was typed is kept here between the steps, in memory only: no id of a sample
 import json
 import secrets
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
@@ -65,15 +64,15 @@ class Drafts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._drafts: OrderedDict[str, Draft] = OrderedDict()
+        self._drafts: dict[str, Draft] = {}
 
     def put(self, draft: Draft) -> None:
         """Keep a draft; the oldest one goes where there are too many."""
         with self._lock:
+            self._drafts.pop(draft.id, None)
             self._drafts[draft.id] = draft
-            self._drafts.move_to_end(draft.id)
-            while len(self._drafts) > MAX_DRAFTS:
-                self._drafts.popitem(last=False)
+            if len(self._drafts) > MAX_DRAFTS:
+                del self._drafts[next(iter(self._drafts))]
 
     def get(self, draft_id: str) -> Draft:
         """Return a draft.

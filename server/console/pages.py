@@ -1,7 +1,5 @@
 """Pages that show something and change nothing: a request's report and certificate, refusals, access."""
 
-from collections import Counter
-
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -69,21 +67,8 @@ def refusals_page(console: Console, request: Request) -> Response:
 
 
 def access_page(console: Console, request: Request) -> Response:
-    """Show who the caller is, what each role may do, and who has called."""
-    known = console.mirror.now(not_older_than_s=1.0)
-    filed = Counter((item.submitted_by, item.submitted_role or "–") for item in known.requests.values())
-    refused: Counter[tuple[str, str]] = Counter()
-    if console.may("ListRefusals"):
-        for item in console.service.refusals():
-            refused[item.caller or "–", item.role or "–"] += int(item.detail.get("times", 1))
-    return console.render(
-        request,
-        "access.html",
-        known=known,
-        allowed=ALLOWED,
-        roles=list(Role),
-        people=[(caller, filed[caller], refused[caller]) for caller in sorted({*filed, *refused})],
-    )
+    """Show who the caller is, and what each role may do."""
+    return console.render(request, "access.html", allowed=ALLOWED, roles=list(Role))
 
 
 def _check_ledger(console: Console, certificate: Certificate, content: bytes) -> Check:

@@ -224,21 +224,12 @@ def _why(event: Event) -> str:
     return " ".join(str(text) for text in said if text)
 
 
-def _points(form: FormData) -> float:
-    points = text_of(form, "accept_score_loss") or "0"
+def _number(form: FormData, name: str, kind: type[int] | type[float], what: str) -> float:
+    text = text_of(form, name)[:40]
     try:
-        return float(points)
+        return kind(text)
     except ValueError:
-        raise InvalidRequest(f"The accepted loss is a number of points, got {points[:40]!r}.") from None
-
-
-def _days(form: FormData) -> int:
-    days = text_of(form, "days")
-    if not (days.isascii() and days.isdigit() and len(days) < 9):
-        raise InvalidRequest(
-            f"An extension is a number of days from 1 to {MAX_EXTENSION_DAYS}, got {days[:40]!r}."
-        )
-    return int(days)
+        raise InvalidRequest(f"{what}, got {text!r}.") from None
 
 
 def _amendment(form: FormData) -> Amendment:
@@ -248,8 +239,12 @@ def _amendment(form: FormData) -> Amendment:
 
 
 FIELDS: Mapping[str, Callable[[FormData], Any]] = {
-    "accept_score_loss": _points,
-    "days": _days,
+    "accept_score_loss": lambda form: _number(
+        form, "accept_score_loss", float, "The accepted loss is a number of points"
+    ),
+    "days": lambda form: _number(
+        form, "days", int, f"An extension is a number of days from 1 to {MAX_EXTENSION_DAYS}"
+    ),
     "reason": lambda form: text_of(form, "reason"),
     "what": _amendment,
 }

@@ -21,7 +21,7 @@ from unlearning.verification.verdict import Finding
 MISSING = "not measured"
 NO_FIGURE = "–"
 WEAK_ATTACK = 0.55  # balanced accuracy below which an attack is hardly better than a coin (0.5)
-WIDE = 0.1  # of a share's 95 % interval, from which on a reader is told how little the share says
+WIDE = 0.1  # of a share's 95 % interval, from which on the report says how little the share shows
 
 ATTACK_NAMES = {YEOM: "loss attack (Yeom)", CONFIDENCE: "confidence attack"}
 FINDINGS: Mapping[str, str] = {
@@ -161,7 +161,7 @@ def describe_request(data: ReportData) -> str:
     return (
         f"The request reached you on {day(request.received_on or request.created_at)}{ground}.{deadline_}{done} for "
         f"{_records(request.target)} in the federation {data.federation.name}; "
-        f"{request.submitted_by or 'somebody unknown'} filed it on {moment(request.created_at)}."
+        f"{request.submitted_by or 'an unknown person'} filed it on {moment(request.created_at)}."
     )
 
 

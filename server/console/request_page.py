@@ -135,7 +135,7 @@ def request_page(
     asked = console.find(request.path_params["id"])
     events, _ = console.service.events(asked.id)
     now, failed = Situation(caller=console.caller, request=asked, events=events), errors or {}
-    headline, verdict = _outcome(console, asked)
+    headline, verdict, reasons = _outcome(console, asked)
     return console.render(
         request,
         "request.html",
@@ -151,6 +151,7 @@ def request_page(
         figure=figure,
         headline=headline,
         verdict=verdict,
+        reasons=reasons,
         actions={
             name: action
             for name, action in ACTIONS.items()
@@ -189,16 +190,16 @@ def has_texts(events: Iterable[Event]) -> bool:
     return bool(written.difference(*(detail.get(ERASED, ()) for detail in details)))
 
 
-def _outcome(console: Console, asked: DeletionRequest) -> tuple[list[tuple[str, str, str]], str]:
-    """Return the figures that the report puts first, and what may be said of the deletion, in its words."""
+def _outcome(console: Console, asked: DeletionRequest) -> tuple[list[tuple[str, str, str]], str, list[str]]:
+    """Return the figures that the report puts first, what it says of the deletion, and why."""
     if asked.status is not Status.COMPLETED:
-        return [], ""
+        return [], "", []
     try:
         report = json.loads(console.report(asked.id).json)
     except IllegalMove as exc:
-        return [], str(exc)
+        return [], str(exc), []
     attacks = report["attacks"]
-    return words.headline(report), " ".join([words.describe_finding(attacks["verdict"]), *attacks["reasons"]])
+    return words.headline(report), words.describe_finding(attacks["verdict"]), attacks["reasons"]
 
 
 def _failed_attempts(events: Iterable[Event]) -> list[Event]:

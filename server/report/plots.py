@@ -83,7 +83,7 @@ def rounds_plot(
         axes.xaxis.set_major_locator(MaxNLocator(MAX_LABELS, integer=True))
         axes.set_xlabel("round")
         if name.endswith("score"):
-            axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %", decimals=0))
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
         _decorate(axes)
         return _svg(figure, name, f"{label} over rounds {rounds[0][0]} to {rounds[-1][0]}")
 

@@ -10,7 +10,7 @@
 From received, scheduled and failed a request may also be refused: answered without deletion, for a reason that an
 operator gives.
 Up to `recovering` a request may fail without a trace in the model. `recovering` → `verifying` commits the
-recovered model, once the gate has let it pass, and excludes the data for good; from there the only way is
+recovered model, once the gate has accepted it, and permanently excludes the data; from there the only way is
 forward, and what goes wrong is said in the report.
 """
 

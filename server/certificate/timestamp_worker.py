@@ -69,6 +69,9 @@ class TimestampWorker:
             except LedgerUnavailable as exc:
                 _log.warning("Timestamps wait for the ledger: %s", exc)
                 pause_s = _POLL_S
+            except CertificateError as exc:
+                pause_s = self._failed()
+                _log.warning("The next attempt at a timestamp is in %.0f s: %s", pause_s, exc)
             except Exception:  # noqa: BLE001  whatever it is, it is logged, and the others get theirs
                 _log.exception("A timestamp could not be fetched or kept in %s", self.reports_dir)
                 pause_s = self._failed()
@@ -97,14 +100,9 @@ class TimestampWorker:
             try:
                 stamp(path, self.authority)
             except CertificateError as exc:
-                pause_s = self._failed()
-                _log.warning(
-                    "The certificate of %s has no timestamp yet, the next attempt is in %.0f s: %s",
-                    request_id,
-                    pause_s,
-                    exc,
-                )
-                return pause_s
+                raise CertificateError(
+                    f"The certificate of {request_id} has no timestamp yet: {exc}"
+                ) from exc
             _log.info("The certificate of %s has a timestamp of %s.", request_id, self.authority.url)
         del self._waiting[request_id]
         self._num_failures = 0

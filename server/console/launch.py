@@ -119,14 +119,9 @@ def who_calls(settings: Settings) -> tuple[Caller, datetime | None]:
 
 
 def _listen(port: int) -> socket.socket:
-    listening = socket.socket()
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((HOST, port))
-        listening.listen()  # from now on a browser may come, before anything answers
+        return socket.create_server((HOST, port))  # it listens: a browser may come before anything answers
     except (OSError, OverflowError) as exc:
-        listening.close()
         raise ConfigurationError(
             [f"--port {port}: it cannot be used: {exc}. Leave it out for a free one."]
         ) from exc
-    return listening

@@ -47,7 +47,7 @@ def test_the_list_shows_searches_and_filters(desk: Desk, browser: Browser) -> No
 
 
 def test_what_changes_is_seen_at_the_next_look(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """New requests, new states, by whomever; the list is not read anew for it."""
+    """New requests and new states; the list is not read again for it."""
     browser, operator = desk.browser(), desk.calling()
     assert "No request has been filed yet" in browser.page("/requests")
     request = submit(operator)
@@ -62,7 +62,7 @@ def test_what_changes_is_seen_at_the_next_look(desk: Desk, monkeypatch: pytest.M
     assert "13 requests" in browser.page("/requests")
 
 
-def test_text_of_strangers_is_text(desk: Desk, browser: Browser) -> None:
+def test_foreign_text_is_text(desk: Desk, browser: Browser) -> None:
     """Names and reasons with markup stay what they are, on every page that shows them."""
     operator = desk.calling()
     request = submit(operator, submitted_by=MARKUP)
@@ -267,7 +267,7 @@ def test_the_method_is_refused_where_it_is_chosen(desk: Desk, browser: Browser) 
 
 
 def test_a_draft_that_is_gone_says_that_nothing_was_filed(desk: Desk) -> None:
-    """A console that was started anew knows nothing of the forms of the one before."""
+    """A restarted console knows nothing of the forms of the one before."""
     answer = desk.browser().get("/file/unknown")
     assert answer.status_code == 400
     assert "Nothing was filed by it" in answer.text

@@ -1,4 +1,4 @@
-"""Who gets into the console: by the link, once, from this machine and from no other page."""
+"""Authentication: by the link, once, from this machine and from no other page."""
 
 import os
 import re
@@ -55,7 +55,7 @@ def test_a_form_with_the_token_opens_as_the_link_does_and_only_once(desk: Desk) 
 
 
 def test_the_terminal_says_that_the_link_was_used_and_used_again(desk: Desk) -> None:
-    """Somebody else may have been first; a guess is not worth a line."""
+    """Another account may have been first; a guess is not reported."""
     console = desk.console()
     client = TestClient(make_app(console), base_url=BASE, follow_redirects=False)
     client.get("/enter?token=guessed")
@@ -98,7 +98,7 @@ def test_the_browser_is_started_with_a_private_file_once_the_console_answers(
     assert any("has come in by the link" in line for line in said)
 
 
-def test_whoever_reads_the_link_finds_the_console_listening(desk: Desk) -> None:
+def test_the_console_listens_before_the_link_is_printed(desk: Desk) -> None:
     """A browser is started before anything can answer: it waits for the page, and is not refused."""
 
     class Seen(Exception):
@@ -126,7 +126,7 @@ def test_without_the_cookie_no_page_opens(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example:4711", "127.0.0.1", "127.0.0.1:80", "[::1]:4711", ""])
-def test_a_name_that_a_strangers_dns_points_here_is_refused(browser: Browser, host: str) -> None:
+def test_a_foreign_name_that_points_here_is_refused(browser: Browser, host: str) -> None:
     """DNS rebinding: the Host is the console's own address at its own port, or there is no answer, not even a style."""
     for path in ("/requests", "/static/console.js", "/enter"):
         assert browser.get(path, headers={"host": host}).status_code == 421

@@ -27,11 +27,12 @@ ATTACK_NAMES = {YEOM: "loss attack (Yeom)", CONFIDENCE: "confidence attack"}
 FINDINGS: Mapping[str, str] = {
     Finding.INDISTINGUISHABLE: "By these tests the model cannot be told from one retrained without the records.",
     Finding.REDUCED: (
-        "The tests used here recognise the records less than before. This does not show that the model has lost them."
+        "At least one of the tests used here recognises the records less than before, and none does more. This does "
+        "not show that the model has lost them."
     ),
     Finding.OVER_FORGETTING: (
-        "The model knows the records worse than records that it has never seen, so they stand out: the deletion went "
-        "too far. Do not tell the person that the model has lost them."
+        "By at least one test the model knows the records worse than records that it has never seen, so they stand "
+        "out: the deletion went too far. Do not tell the person that the model has lost them."
     ),
     Finding.TOO_FEW: "There are too few records to say whether the model knows less about them than before.",
     Finding.NOT_SHOWN: (

@@ -12,13 +12,12 @@ import numpy as np
 from client.peer.gossip import GossipMessage, Kind, Payload
 from client.peer.grpc_transport import Handling, PeerServer, Reception
 from client.peer.in_process import InProcessNetwork
-from client.peer.journal import Journal, MemoryJournal
-from client.peer.learner import CorrectionAnswer, CorrectionOrder, SiteLearner
-from client.peer.node import Peer
+from client.peer.journal import Journal, Refusals
+from client.peer.learner import CorrectionAnswer, CorrectionOrder, Round, SiteLearner
+from client.peer.peer import Peer, Place
 from client.peer.peer_pb2_grpc import PeerServiceStub
-from client.peer.refusals import Refusals
-from client.peer.rules import PeerRules, Place, Round
-from client.peer.seals import NoSeals, Seals
+from client.peer.record import PeerRules
+from client.peer.signatures import Seals
 from strategies.sessions.endpoint import Tls, open_channel
 from tests.certificates import Authority
 from tests.deletion_service import free_port
@@ -63,13 +62,13 @@ class CountingLearner:
 
 def counting_peers(graph: Graph, rules: PeerRules | None = None) -> list[Peer]:
     """A peer for each node, with a model of three numbers that begins at zero."""
-    return [counting_peer(name, graph, MemoryJournal(), rules) for name in graph.nodes]
+    return [counting_peer(name, graph, Journal(), rules) for name in graph.nodes]
 
 
 def counting_peer(
     name: str, graph: Graph, journal: Journal, rules: PeerRules | None = None, seals: Seals | None = None
 ) -> Peer:
-    place = Place("", seals or NoSeals())
+    place = Place("", seals)
     return Peer(name, graph, CountingLearner(name), journal, rules or PeerRules(), np.zeros(3), place)
 
 
@@ -209,7 +208,7 @@ def logistic_peers(
                 corrections=corrections,
                 num_steps=1,
             ),
-            MemoryJournal(),
+            Journal(),
             rules,
             initial_parameters(LOGISTIC, seed=0),
         )

@@ -10,14 +10,13 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from client.peer.admission import Limits
 from client.peer.gossip import length
-from client.peer.rules import PeerRules
+from client.peer.record import PeerRules
 from strategies.sessions.endpoint import Tls
 from strategies.settings.run_config import TYPED
 from strategies.tls_files import is_loopback, read_pem
 from unlearning.buffers import buffer_positions
-from unlearning.certified import logistic_constants, trajectory_norm, unmet_assumptions
+from unlearning.certified import Constants, logistic_constants, trajectory_norm, unmet_assumptions
 from unlearning.decentralised import (
     CorrectionSettings,
     Graph,
@@ -85,7 +84,7 @@ class DeletionSection(_Section):
 
 
 class LimitsSection(_Section):
-    """Bounds on what one peer may bring to the others; see `Limits`.
+    """Bounds on what one peer may bring to the others; see `PeerRules`.
 
     count_factor: a peer's number of examples counts up to so many times the median. correction_norm: 0 for three
     times the length of the untrained model, at least 3. feature_norm: no example's inputs, with a 1 for the bias, are
@@ -201,36 +200,34 @@ class PeerConfig(_Section):
 
     def rules(self, task: Task, start: Vector) -> PeerRules:
         """Return what all peers agree on. start: the untrained model (d,)."""
+        deletion, limits = self.deletion, self.limits
         return PeerRules(
             rounds=self.training.rounds,
-            fine_tuning_rounds=self.deletion.fine_tuning_rounds,
-            shared_curvature=self.deletion.shared_curvature,
-            weighs_examples=not self.deletion.as_published,
+            fine_tuning_rounds=deletion.fine_tuning_rounds,
+            shared_curvature=deletion.shared_curvature,
+            weighs_examples=not deletion.as_published,
             mixes_first=self.training.local_steps != 1,
-            limits=self._limits(task, start),
-            count_factor=self.limits.count_factor,
             buffers=tuple(buffer_positions(task).tolist()),
-        )
-
-    def _limits(self, task: Task, start: Vector) -> Limits:
-        limits, l2, constants = self.limits, self.training.weight_decay, None
-        if limits.feature_norm and not unmet_assumptions(task, l2):
-            constants = logistic_constants(
-                feature_norm=limits.feature_norm,
-                weight_norm=trajectory_norm(
-                    start_norm=length(start), feature_norm=limits.feature_norm, l2=l2
-                ),
-                l2=l2,
-                features_from="limits.feature-norm",
-            )
-        return Limits(
             members=frozenset(self.members),
-            neighbours=limits.neighbours,
-            requests=limits.requests,
+            max_neighbours=limits.neighbours,
+            max_requests=limits.requests,
             class_requests_from=frozenset(limits.class_requests_from),
             correction_norm=limits.correction_norm or _CORRECTION_FACTOR * max(1.0, length(start)),
-            constants=constants,
-            shares_matrices=self.deletion.curvature is not PeerCurvature.FISHER_DIAGONAL,
+            constants=self._constants(task, start),
+            shares_matrices=deletion.curvature is not PeerCurvature.FISHER_DIAGONAL,
+            count_factor=limits.count_factor,
+        )
+
+    def _constants(self, task: Task, start: Vector) -> Constants | None:
+        """Return the constants that bound corrections; None where no feature norm is given, or there are none."""
+        norm, l2 = self.limits.feature_norm, self.training.weight_decay
+        if not norm or unmet_assumptions(task, l2):
+            return None
+        return logistic_constants(
+            feature_norm=norm,
+            weight_norm=trajectory_norm(start_norm=length(start), feature_norm=norm, l2=l2),
+            l2=l2,
+            features_from="limits.feature-norm",
         )
 
     def tls_files(self) -> Tls | None:

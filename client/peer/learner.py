@@ -7,11 +7,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from client.peer.gossip import RELEASE
-from client.peer.rules import Round
 from unlearning.buffers import without_buffers
 from unlearning.certified import (
     AccountedRelease,
     Constants,
+    NoiseCertificate,
     feature_norm,
     logistic_constants,
     minimiser_norm,
@@ -41,6 +41,16 @@ from unlearning.training import TrainingSettings, local_seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One round's local training, to be computed: from `parameters` (d,), without what is forgotten."""
+
+    number: int
+    parameters: Vector
+    without: Forget
+    scale: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CorrectionOrder:
     """One correction to compute.
 
@@ -57,7 +67,7 @@ class CorrectionOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrectionAnswer:
-    """x^Δ (d,) with its noise, by what weight peers add it, and what is to be said about it."""
+    """x^Δ (d,) with its noise, by what weight peers add it, and its account: the solve, the noise, the release."""
 
     vector: Vector
     weight: float
@@ -65,7 +75,7 @@ class CorrectionAnswer:
 
 
 class Learner(Protocol):
-    """A peer's own data and how it learns from them."""
+    """A peer's own data and how it learns from them: the seam between the protocol and the mathematics."""
 
     def count(self, forget: Forget, *, outside: Forget) -> int:
         """Return how many examples `forget` speaks of and `outside` does not."""
@@ -144,23 +154,18 @@ class SiteLearner:
             ConfigurationError: the noise cannot be calibrated.
         """
         held = self._without(order.before)
-        goes = forgotten_mask(held, order.forget)
+        forgotten = forgotten_mask(held, order.forget)
         settings = self.corrections
         shared = None
         if order.curvatures:
             shared = mean_curvature(order.curvatures, as_published=settings.as_published)
         if order.forget.everything:
-            assert shared is not None  # asked for with the request
+            assert shared is not None  # required by the request
             made = client_correction(self.task, order.parameters, held, settings, order.counts, shared)
         else:
+            retained, gone = held.select(~forgotten), held.select(forgotten)
             made = sample_correction(
-                self.task,
-                order.parameters,
-                held.select(~goes),
-                held.select(goes),
-                settings,
-                order.counts,
-                shared,
+                self.task, order.parameters, retained, gone, settings, order.counts, shared
             )
         account: dict[str, Any] = {
             "outcome": str(made.outcome),
@@ -168,33 +173,27 @@ class SiteLearner:
             "norm": float(np.linalg.norm(made.vector)),
         }
         if self.noise is not None:
-            noise = self.noise
-            if noise.sensitivity is None:
-                noise = replace(noise, constants=self._constants())
-            certificate = noise_certificate(
-                noise,
-                requester=FederationCounts(num_peers=1, num_examples=len(held), num_deleted=int(goes.sum())),
-                federation=order.counts,
-                uses_own_curvature=shared is None,
-                unmet=(*unmet_assumptions(self.task, settings.l2), *_describe_approximation(settings)),
-            )
+            own = FederationCounts(num_peers=1, num_examples=len(held), num_deleted=int(forgotten.sum()))
+            certificate = self._certificate(self.noise, own, order)
             made = perturb(made, certificate, self.generator, as_published=settings.as_published)
-            made = replace(
-                made, vector=without_buffers(self.task, made.vector)
-            )  # noise could make variances negative
-            release = AccountedRelease(
-                name=self.peer,
-                number=0,  # peers share no count of what moved their models
-                sigma=certificate.sigma,
-                sensitivity=certificate.sensitivity,
-                unmet=certificate.unmet,
-            )
-            account |= {
-                "certificate": certificate.statement,
-                "sigma": certificate.sigma,
-                RELEASE: to_plain(release),
-            }
+            # noise could make variances negative
+            made = replace(made, vector=without_buffers(self.task, made.vector))
+            account |= _noise_account(self.peer, certificate)
         return CorrectionAnswer(vector=made.vector, weight=made.weight, account=account)
+
+    def _certificate(
+        self, noise: NoiseSettings, own: FederationCounts, order: CorrectionOrder
+    ) -> NoiseCertificate:
+        settings = self.corrections
+        if noise.sensitivity is None:
+            noise = replace(noise, constants=self._constants())
+        return noise_certificate(
+            noise,
+            requester=own,
+            federation=order.counts,
+            uses_own_curvature=not order.curvatures,
+            unmet=(*unmet_assumptions(self.task, settings.l2), *_describe_approximation(settings)),
+        )
 
     def _constants(self) -> Constants | None:
         """Return those of logistic regression, from the own features; None where the task is not strongly convex."""
@@ -215,3 +214,19 @@ def _describe_approximation(settings: CorrectionSettings) -> tuple[str, ...]:
     """Return what the curvature lacks of the one that the Newton step's bound is for."""
     is_fisher = settings.curvature in (PeerCurvature.FISHER, PeerCurvature.FISHER_DIAGONAL)
     return (APPROXIMATE_CURVATURE,) if is_fisher or settings.damping else ()
+
+
+def _noise_account(peer: str, certificate: NoiseCertificate) -> dict[str, Any]:
+    """Return what a correction says of its noise."""
+    release = AccountedRelease(
+        name=peer,
+        number=0,  # peers share no count of what moved their models
+        sigma=certificate.sigma,
+        sensitivity=certificate.sensitivity,
+        unmet=certificate.unmet,
+    )
+    return {
+        "certificate": certificate.statement,
+        "sigma": certificate.sigma,
+        RELEASE: to_plain(release),
+    }

@@ -7,10 +7,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from client.peer import call_admission
-from client.peer.call_admission import CALLS_PER_PEER
+from client.peer import grpc_transport
 from client.peer.gossip import Greeting
-from client.peer.grpc_transport import PeerConnection, frames_of
+from client.peer.grpc_transport import CALLS_PER_PEER, PeerConnection, frames_of
 from strategies.sessions import endpoint
 from tests.certificates import Authority
 from tests.peers import Receiver, listening, silent_calls, tls_of
@@ -62,7 +61,7 @@ def test_where_there_are_no_certificates_the_oldest_call_makes_room(
 ) -> None:
     """On one machine all calls come from one address, and a member's is short."""
     monkeypatch.setattr(endpoint, "MAX_CLIENTS", 4)
-    monkeypatch.setattr(call_admission, "MAX_CALLS", 4, raising=False)
+    monkeypatch.setattr(grpc_transport, "MAX_CALLS", 4, raising=False)
     with (
         listening(receiver, None, tmp_path) as address,
         silent_calls(address, None, 8, HEADER) as calls,

@@ -10,8 +10,8 @@ import yaml
 from typer.testing import CliRunner
 
 from client.memory import DirectoryMemory
-from client.peer.cli import app, main
 from client.peer.config import read_config, validate_config
+from client.peer.peer_cli import app, main
 from client.peer.process import make_peer
 from unlearning.decentralised import ring
 from unlearning.errors import ConfigurationError, DataError
@@ -128,7 +128,7 @@ def test_bounds_are_on_by_default_and_tighter_with_a_feature_norm(tmp_path: Path
     start = np.full(650, 0.1)
     for limits, has_constants in (({}, False), ({"feature-norm": 9.0}, True)):
         config = validate_config(values(tmp_path, limits=limits, task={"dtype": "float64"}))
-        found = config.rules(make_task(config.task_settings()), start).limits
+        found = config.rules(make_task(config.task_settings()), start)
         assert found.correction_norm == pytest.approx(3 * np.linalg.norm(start))
         assert (found.constants is not None) is has_constants
 

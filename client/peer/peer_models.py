@@ -1,21 +1,80 @@
-"""The own model and the neighbours', each with the corrections that it includes, and how they are mixed."""
+"""The own model and the neighbours', each with the corrections that it includes, and how they are mixed.
+
+A neighbour may claim any round. The own one moves on by one, and further only to a round that two neighbours have
+reached, so that a peer that was away catches up and one liar moves no peer. A neighbour that is silent for a whole
+wait is left out, and waited for again when it sends a model of a later round than before; each time it is silent again
+the wait is half as long, down to a sixty-fourth.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from client.peer.gossip import GossipMessage, Kind, ModelOffer, length
 from client.peer.journal import Journal, PeerModel
 from client.peer.known_items import KnownItems
-from client.peer.offers import Offers, believed_round
 from unlearning.decentralised import Graph, mix, mixing_row
 from unlearning.errors import UpdateRefused
 from unlearning.parameters import Vector
 
+OFFERS_KEPT = 2
+"""In lockstep a neighbour is one round ahead at most."""
+_MOST_HALVINGS = 6
 _MODEL_FACTOR = 10.0
-"""A neighbour's model may be so many times as long as the own one, the start or √d, whichever is longest."""
+"""A neighbour's model may be longer than the own one, the start and √d by this factor at most."""
+
+
+@dataclass(slots=True)
+class Offers:
+    """The models of neighbours, and which of them are not waited for."""
+
+    _by_sender: dict[str, list[ModelOffer]] = field(default_factory=dict)
+    _silent: set[str] = field(default_factory=set)
+    _absences: dict[str, int] = field(default_factory=dict)
+
+    def keep(self, offer: ModelOffer) -> None:
+        """Keep a model, of each sender those of the latest rounds."""
+        before = self._by_sender.get(offer.sender, [])
+        offers = {one.round: one for one in (*before, offer)}
+        self._by_sender[offer.sender] = [offers[number] for number in sorted(offers)][-OFFERS_KEPT:]
+        if all(offer.round > one.round for one in before):
+            self._silent.discard(offer.sender)  # even if it is behind: a peer that is waited for catches up
+
+    def keep_only(self, senders: Iterable[str]) -> None:
+        """Drop the models of all others."""
+        for gone in self._by_sender.keys() - set(senders):
+            del self._by_sender[gone]
+
+    def usable_offers(
+        self, neighbours: Iterable[str], own_round: int, known: Set[str]
+    ) -> dict[str, ModelOffer]:
+        """Return of each neighbour the earliest model that is not older than the own, if its corrections are known."""
+        usable: dict[str, ModelOffer] = {}
+        for sender in neighbours:
+            fresh = [
+                offer
+                for offer in self._by_sender.get(sender, ())
+                if offer.round >= own_round and offer.applied <= known
+            ]
+            if fresh:
+                usable[sender] = min(fresh, key=lambda offer: offer.round)
+        return usable
+
+    def leave_out(self, names: Iterable[str]) -> None:
+        """Wait no longer for these peers, which were silent for a whole wait."""
+        for name in set(names) - self._silent:
+            self._silent.add(name)
+            self._absences[name] = self._absences.get(name, 0) + 1
+
+    def is_silent(self, name: str) -> bool:
+        """Return whether this peer is not waited for."""
+        return name in self._silent
+
+    def patience(self, names: Iterable[str]) -> float:
+        """Return the share of the configured wait that these peers together are still waited for."""
+        return max((0.5 ** min(self._absences.get(name, 0), _MOST_HALVINGS) for name in names), default=1.0)
 
 
 class Models:
@@ -29,7 +88,7 @@ class Models:
         self, name: str, journal: Journal, items: KnownItems, start: Vector, buffers: Sequence[int] = ()
     ) -> None:
         self._name, self._journal, self._items, self._buffers = name, journal, items, list(buffers)
-        self.own = journal.model() or PeerModel(round=0, vector=start)
+        self.own = journal.model or PeerModel(round=0, vector=start)
         self.offers = Offers()
         self.has_moved = self.own.round > 0
         self._start_length = max(self._length(start), math.sqrt(start.size))
@@ -55,7 +114,9 @@ class Models:
         if (norm := self._length(offer.vector)) > longest:
             raise UpdateRefused(
                 f"The model of {offer.sender!r:.60} has the norm {norm:.4g}, more than {longest:.4g}, "
-                f"which is {_MODEL_FACTOR:g} times the own model's."
+                f"which is {_MODEL_FACTOR:g} times the own model's.",
+                code="model-too-long",
+                norm=norm,
             )
         self.offers.keep(offer)
 
@@ -75,7 +136,7 @@ class Models:
         own, usable = self.own, self.usable_offers(graph.neighbours(self._name))
         vector = self.mixture(graph) + move
         self._last_round, self.has_moved = self.offer(), True
-        after = int(min(believed_round(usable.values(), own.round) + 1, max(last, own.round + 1)))
+        after = int(min(_believed_round(usable.values(), own.round) + 1, max(last, own.round + 1)))
         has_trained = own.has_trained or bool(np.any(move))
         self.keep(
             replace(
@@ -127,3 +188,9 @@ def _add_corrections(vector: Vector, corrections: list[GossipMessage]) -> Vector
         if item.vector is not None:
             total += float(item.values["weight"]) * item.vector.astype(np.float64)
     return total.astype(vector.dtype, copy=False)
+
+
+def _believed_round(usable: Iterable[ModelOffer], own_round: int) -> int:
+    """Return the latest round that the own model or two neighbours' models have reached."""
+    rounds = sorted((offer.round for offer in usable), reverse=True)
+    return max([own_round, *rounds[1:2]])

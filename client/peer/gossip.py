@@ -15,7 +15,7 @@ its origin said it.
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, TypeAlias
 
@@ -26,7 +26,7 @@ from unlearning.certified.privacy_accountant import AccountedRelease
 from unlearning.errors import SessionError
 from unlearning.parameters import Vector, check_finite, check_length
 from unlearning.requests import MAX_ID_LENGTH, Granularity
-from unlearning.runtime.json_codec import from_plain, to_plain
+from unlearning.runtime.json_codec import from_plain
 
 RELEASE = "release"
 """Under this key a correction's account has `AccountedRelease.values()`."""
@@ -109,24 +109,6 @@ def length(vector: Vector) -> float:
     """Compute the Euclidean norm of `vector` (d,) in float64, infinite where that overflows."""
     with np.errstate(over="ignore"):
         return float(np.linalg.norm(vector.astype(np.float64)))
-
-
-def item_values(item: GossipMessage) -> dict[str, Any]:
-    """Return the item without its vector, for JSON; `item_from` is the inverse."""
-    plain = to_plain(replace(item, vector=None))
-    return {name: value for name, value in plain.items() if value is not None}
-
-
-def item_from(values: Mapping[str, Any], vector: Vector | None) -> GossipMessage:
-    """Return the item of `item_values`.
-
-    Raises:
-        SessionError: the values are not those of an item.
-    """
-    try:
-        return replace(from_plain(GossipMessage, {**values, "vector": None}), vector=vector)
-    except (TypeError, ValueError) as exc:
-        raise SessionError(f"Malformed item: {exc!s:.200}.") from exc
 
 
 def _peer_id(text: str) -> str:

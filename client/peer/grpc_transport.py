@@ -10,14 +10,14 @@ members call at once, the oldest call makes room for a new one. A call that last
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
 from cryptography import x509
 
 from client.peer import peer_pb2 as pb
-from client.peer.gossip import GossipMessage, Greeting, ModelOffer, Payload, item_from, item_values
+from client.peer.gossip import GossipMessage, Greeting, ModelOffer, Payload
 from client.peer.journal import Refusals
 from client.peer.peer_pb2_grpc import (
     PeerServiceServicer,
@@ -32,6 +32,7 @@ from strategies.waiting_places import WaitingPlaces
 from unlearning.errors import DeploymentError, SessionError, VersionMismatch
 from unlearning.parameters import Vector
 from unlearning.protocol import PROTOCOL, check_protocol, stamped
+from unlearning.runtime.json_codec import from_plain, to_plain
 
 MAX_TEXT_BYTES = 2**20
 """What a payload may be beside its array: the ids of some ten thousand corrections."""
@@ -63,7 +64,7 @@ def frames_of(payload: Payload, sender: str) -> Iterator[Any]:
         case Greeting():
             values: dict[str, Any] = {"payload": "greeting", "is_new": payload.is_new}
         case GossipMessage():
-            values = {"payload": "item", "item": item_values(payload)}
+            values = {"payload": "item", "item": to_plain(replace(payload, vector=None))}
             if payload.vector is not None:
                 arrays["vector"] = payload.vector
         case ModelOffer():
@@ -87,14 +88,14 @@ def payload_of(received: framing.Payload) -> tuple[str, Payload]:
         if kind == "greeting":
             return sender, Greeting(sender, is_new=bool(values["is_new"]))
         if kind == "item":
-            return sender, item_from(values["item"], vector)
+            return sender, replace(from_plain(GossipMessage, values["item"]), vector=vector)
         if kind == "offer" and vector is not None:
             applied = frozenset(map(str, values["applied"]))
             return sender, ModelOffer(
                 sender=sender, round=int(values["round"]), vector=vector, applied=applied
             )
     except (KeyError, TypeError, ValueError) as exc:
-        raise SessionError(f"Malformed payload: {exc}.") from exc
+        raise SessionError(f"Malformed payload: {exc!s:.200}.") from exc
     raise SessionError(f"There is no payload of the kind {str(kind)[:40]!r}.")
 
 

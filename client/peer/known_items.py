@@ -166,6 +166,11 @@ def largest_norm(origin: str, num_deleted: int, record: Record) -> float:
     return min(largest, bound)
 
 
+def _require(is_right: bool, code: str, sentence: str) -> None:
+    if not is_right:
+        raise SessionError(sentence, code=code)
+
+
 def _check_member(item: GossipMessage, record: Record) -> None:
     origin, neighbours = item.origin, list(item.values["neighbours"])
     initial, present = record.initial, {*record.initial.nodes, *record.addresses()}
@@ -176,81 +181,84 @@ def _check_member(item: GossipMessage, record: Record) -> None:
         known = present | record.rules.members
         is_right = bool(present & set(neighbours) - {origin}) and set(neighbours) <= known - {origin}
         is_right &= len(neighbours) <= record.rules.max_neighbours
-    if not is_right or len(set(neighbours)) < len(neighbours):
-        raise SessionError(
-            f"Peer {origin!r:.60} names the neighbours {neighbours!r:.200}, which do not fit this federation: at least "
-            "one and at most `limits.neighbours`, all of them members, and for a configured peer those of the "
-            "configuration.",
-            code="wrong-neighbours",
-        )
+    _require(
+        is_right and len(set(neighbours)) == len(neighbours),
+        "wrong-neighbours",
+        f"Peer {origin!r:.60} names the neighbours {neighbours!r:.200}, which do not fit this federation: at least "
+        "one and at most `limits.neighbours`, all of them members, and for a configured peer those of the "
+        "configuration.",
+    )
     graph = replace(record, items={**record.items, item.id: item}).graph()
     if len(graph.nodes) > 1 and graph != record.graph():
         check_mixing(metropolis_weights(graph))
 
 
 def _check_request(item: GossipMessage, record: Record) -> None:
-    rules = record.rules
-    if not item.subject.startswith(f"{item.origin}-"):
-        raise SessionError(
-            f"The request {item.subject!r:.200} is not named after its origin {item.origin!r:.60}.",
-            code="wrong-request-id",
-        )
-    if sum(one.origin == item.origin for one in record.of(Kind.REQUEST)) >= rules.max_requests:
-        raise SessionError(
-            f"Peer {item.origin!r:.60} has issued {rules.max_requests:,} requests, which is the limit. Raise "
-            "`limits.requests` at every peer.",
-            code="too-many-requests",
-        )
+    rules, origin = record.rules, item.origin
+    _require(
+        item.subject.startswith(f"{origin}-"),
+        "wrong-request-id",
+        f"The request {item.subject!r:.200} is not named after its origin {origin!r:.60}.",
+    )
+    _require(
+        sum(one.origin == origin for one in record.of(Kind.REQUEST)) < rules.max_requests,
+        "too-many-requests",
+        f"Peer {origin!r:.60} has issued {rules.max_requests:,} requests, which is the limit. Raise "
+        "`limits.requests` at every peer.",
+    )
     is_class, allowed = granularity_of(item) is Granularity.CLASS, rules.class_requests_from
-    if is_class and allowed and item.origin not in allowed:
-        raise SessionError(
-            f"Peer {item.origin!r:.60} may not request that a class is forgotten: see `limits.class-requests-from`.",
-            code="class-not-allowed",
-        )
+    _require(
+        not is_class or not allowed or origin in allowed,
+        "class-not-allowed",
+        f"Peer {origin!r:.60} may not request that a class is forgotten: see `limits.class-requests-from`.",
+    )
 
 
 def _check_statistics(item: GossipMessage, record: Record) -> None:
     request = _request(item, record)
     is_leaver = granularity_of(request) is Granularity.CLIENT and request.origin == item.origin
-    if (
-        not needs_statistics(request)
-        or is_leaver
-        or (item.vector is not None and not request.values["curvature"])
-    ):
-        raise SessionError(f"No request needs {item.id!r:.200}.", code="not-requested")
+    has_place = item.vector is None or request.values["curvature"]
+    _require(
+        needs_statistics(request) and not is_leaver and has_place,
+        "not-requested",
+        f"No request needs {item.id!r:.200}.",
+    )
     left = int(item.values["num_examples"]) + int(item.values["deleted"])
-    if left > record.declared_counts(capped=False).get(item.origin, 0):
-        raise SessionError(
-            f"The item {item.id!r:.200} speaks of more examples than its origin has.",
-            code="too-many-examples",
-        )
+    _require_examples(item, left, record)
 
 
 def _check_correction(item: GossipMessage, record: Record) -> None:
     request, deleted = _request(item, record), int(item.values["deleted"])
-    leaves = granularity_of(request) is Granularity.CLIENT
-    if not owes_correction(item.origin, request) or bool(item.values.get("leaves", False)) > leaves:
-        raise SessionError(f"The correction {item.id!r:.200} is not its origin's to make.", code="not-owed")
-    if item.vector is not None and not deleted:
-        raise SessionError(
-            f"The correction {item.id!r:.200} takes nothing out and has a vector.", code="takes-nothing-out"
-        )
-    before = sum(
-        int(one.values["deleted"]) for one in record.of(Kind.CORRECTION) if one.origin == item.origin
+    may_leave = granularity_of(request) is Granularity.CLIENT or not item.values.get("leaves", False)
+    _require(
+        owes_correction(item.origin, request) and may_leave,
+        "not-owed",
+        f"The correction {item.id!r:.200} is not its origin's to make.",
     )
-    if before + deleted > record.declared_counts(capped=False).get(item.origin, 0):
-        raise SessionError(
-            f"The correction {item.id!r:.200} takes out more examples than its origin has.",
-            code="too-many-examples",
-        )
+    _require(
+        item.vector is None or deleted > 0,
+        "takes-nothing-out",
+        f"The correction {item.id!r:.200} takes nothing out and has a vector.",
+    )
+    before = [one for one in record.of(Kind.CORRECTION) if one.origin == item.origin]
+    _require_examples(item, deleted + sum(int(one.values["deleted"]) for one in before), record)
+
+
+def _require_examples(item: GossipMessage, count: int, record: Record) -> None:
+    _require(
+        count <= record.declared_counts(capped=False).get(item.origin, 0),
+        "too-many-examples",
+        f"The item {item.id!r:.200} speaks of more examples than its origin has.",
+    )
 
 
 def _request(item: GossipMessage, record: Record) -> GossipMessage:
-    for request in record.of(Kind.REQUEST, item.subject):
-        return request
-    raise SessionError(
-        f"The item {item.id!r:.200} is about a request that is not known.", code="unknown-request"
-    )
+    request = next(iter(record.of(Kind.REQUEST, item.subject)), None)
+    if request is None:
+        raise SessionError(
+            f"The item {item.id!r:.200} is about a request that is not known.", code="unknown-request"
+        )
+    return request
 
 
 _FITS: Mapping[Kind, Callable[[GossipMessage, Record], None]] = {

@@ -39,11 +39,6 @@ class Work:
     learnt: int
     largest_norm: float
 
-    @property
-    def shares_curvature(self) -> bool:
-        """Whether the request needs curvatures."""
-        return bool(self.request.values["curvature"])
-
 
 def next_work(peer: Peer, *, overdue: frozenset[str] = frozenset()) -> Work | None:
     """Return the next item that `peer` owes, in the order in which requests came to it.
@@ -124,7 +119,7 @@ def _statistics(work: Work, learner: Learner) -> tuple[dict[str, object], Vector
         "deleted": work.learnt,
     }
     vector = None
-    if work.shares_curvature and work.num_examples > work.deleted:
+    if work.request.values["curvature"] and work.num_examples > work.deleted:
         try:
             vector = learner.curvature(work.order.parameters, without=work.order.before | work.order.forget)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the others learn of it
@@ -138,7 +133,7 @@ def _correction(work: Work, learner: Learner) -> tuple[dict[str, object], Vector
     if not work.learnt:
         reason = "None of these examples ever took part in training, so there is nothing to take out."
         return {**values, "reason": reason}, None
-    if work.shares_curvature and not work.order.curvatures:
+    if work.request.values["curvature"] and not work.order.curvatures:
         return {**values, "reason": "No peer sent its curvature, so there is no correction."}, None
     try:
         answer = learner.correction(work.order)

@@ -13,7 +13,6 @@ corrections that are not known here waits until they are. So the mean of all mod
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from logging import getLogger
 
@@ -44,7 +43,7 @@ class Place:
 class Peer:
     """The peer `name`.
 
-    start: the untrained model (d,), the same at every peer.
+    start: the untrained model (d,), the same at every peer. models: its own and its neighbours'.
 
     Raises:
         CheckpointError: the journal is damaged.
@@ -65,13 +64,13 @@ class Peer:
         self._journal, self._place = journal, place or Place()
         self._items = KnownItems(name, graph, journal, rules, self._place.seals, start.size)
         self.record = self._items.record
-        self._models = Models(name, journal, self._items, start, rules.buffers)
+        self.models = Models(name, journal, self._items, start, rules.buffers)
         self._outboxes: dict[str, Outbox] = {}
         self._graph = self._contacts = graph
         self._regraph()
         self._items.restore(self.model.applied)
         self._regraph()
-        self._models.catch_up()
+        self.models.catch_up()
         member = GossipMessage(
             kind=Kind.MEMBER,
             origin=name,
@@ -86,7 +85,7 @@ class Peer:
     @property
     def model(self) -> PeerModel:
         """The present model."""
-        return self._models.own
+        return self.models.own
 
     @property
     def graph(self) -> Graph:
@@ -145,7 +144,7 @@ class Peer:
     def outbox(self, to: str) -> Outbox:
         """Return what is still to be sent to `to`."""
         if to not in self._outboxes:
-            self._outboxes[to] = Outbox(self.name, self._items, self._models)
+            self._outboxes[to] = Outbox(self.name, self._items, self.models)
         return self._outboxes[to]
 
     def take_payload(self, sender: str, payload: Payload) -> frozenset[str]:
@@ -193,7 +192,7 @@ class Peer:
         if item.values.get("leaves") or (item.kind is Kind.MEMBER and self._is_news(item)):
             self._regraph()
         if item.kind is Kind.CORRECTION:
-            self._models.catch_up()
+            self.models.catch_up()
             self._items.drop_curvatures(item.subject)
 
     def accept(self, offer: ModelOffer) -> None:
@@ -209,54 +208,42 @@ class Peer:
         neighbours = self._graph.neighbours(self.name)
         if offer.sender not in neighbours:
             return
-        self._models.take(offer)
-        if not self._models.has_moved:
-            found = self._models.usable_offers(neighbours, max(2, self.model.round + 1))
+        self.models.take(offer)
+        if not self.models.has_moved:
+            found = self.models.usable_offers(max(2, self.model.round + 1))
             if len(found) >= min(2, len(neighbours)):
                 outdone = sorted(found.values(), key=lambda one: one.round)[-2:][0]
-                self._models.take_over(outdone, min(outdone.round, self._last()))
+                self.models.take_over(outdone, min(outdone.round, self._last()))
                 self._publish()
 
     def waits_for(self) -> list[str]:
         """Return the peers whose number of examples is not known yet; training begins when all are known."""
         counts = self.record.counts()
-        return [
-            peer
-            for peer in self._graph.nodes
-            if peer not in counts and not self._models.offers.is_silent(peer)
-        ]
+        return [peer for peer in self._graph.nodes if peer not in counts and not self.models.is_silent(peer)]
 
     def missing(self) -> list[str]:
         """Return the peers that the next round waits for: silent members, then neighbours without a model."""
         if self.has_left or self._has_ended():
             return []
-        usable = self._models.usable_offers(self._graph.neighbours(self.name))
+        usable = self.models.usable_offers()
         return self.waits_for() or [
             name
             for name in self._graph.neighbours(self.name)
-            if name not in usable and not self._models.offers.is_silent(name)
+            if name not in usable and not self.models.is_silent(name)
         ]
-
-    def patience(self, names: Iterable[str]) -> float:
-        """Return the share of the configured wait that is due to these peers: see `peer_models`."""
-        return self._models.offers.patience(names)
-
-    def leave_out(self, names: Iterable[str]) -> None:
-        """Go on without these peers until they send a newer model."""
-        self._models.offers.leave_out(names)
 
     def next_round(self, *, patient: bool = True) -> Round | None:
         """Return the round to train; None after the last, or while peers are missing; impatient: they are left out."""
         if self.has_left or self._has_ended() or (patient and self.missing()):
             return None
         while missing := self.missing():
-            self.leave_out(missing)
+            self.models.leave_out(missing)
         counts = self.record.counts()
         total = sum(counts.get(peer, 0) for peer in self._graph.nodes)
         scale = 1.0
         if self.rules.weighs_examples and total:
             scale = example_scale(counts[self.name], total, len(self._graph.nodes))
-        parameters = self._models.mixture(self._graph) if self.rules.mixes_first else self.model.vector
+        parameters = self.models.mixture() if self.rules.mixes_first else self.model.vector
         return Round(number=self.model.round, parameters=parameters, without=self.forget_set(), scale=scale)
 
     def _has_ended(self) -> bool:
@@ -275,7 +262,7 @@ class Peer:
         Mixed again where the round began with that: corrections may have come since.
         """
         if begun.number == self.model.round and not self.has_left:
-            self._models.advance(self._graph, move, self._last())
+            self.models.advance(move, self._last())
             self._publish()
 
     def _is_news(self, member: GossipMessage) -> bool:
@@ -289,8 +276,8 @@ class Peer:
             report = check_mixing(metropolis_weights(self._graph))
             if before.nodes != self._graph.nodes:
                 _log.info("%s", report.describe())
-        self._models.offers.keep_only(self._graph.neighbours(self.name))
+        self.models.move_to(self._graph)
 
     def _publish(self) -> None:
         for to in self.contacts:
-            self.outbox(to).queue(self._models.offer())
+            self.outbox(to).queue(self.models.offer())

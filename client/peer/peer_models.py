@@ -7,8 +7,8 @@ the wait is half as long, down to a sixty-fourth.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,62 +26,10 @@ _MODEL_FACTOR = 10.0
 """A neighbour's model may be longer than the own one, the start and √d by this factor at most."""
 
 
-@dataclass(slots=True)
-class Offers:
-    """The models of neighbours, and which of them are not waited for."""
-
-    _by_sender: dict[str, list[ModelOffer]] = field(default_factory=dict)
-    _silent: set[str] = field(default_factory=set)
-    _absences: dict[str, int] = field(default_factory=dict)
-
-    def keep(self, offer: ModelOffer) -> None:
-        """Keep a model, of each sender those of the latest rounds."""
-        before = self._by_sender.get(offer.sender, [])
-        offers = {one.round: one for one in (*before, offer)}
-        self._by_sender[offer.sender] = [offers[number] for number in sorted(offers)][-OFFERS_KEPT:]
-        if all(offer.round > one.round for one in before):
-            self._silent.discard(offer.sender)  # even if it is behind: a peer that is waited for catches up
-
-    def keep_only(self, senders: Iterable[str]) -> None:
-        """Drop the models of all others."""
-        for gone in self._by_sender.keys() - set(senders):
-            del self._by_sender[gone]
-
-    def usable_offers(
-        self, neighbours: Iterable[str], own_round: int, known: Set[str]
-    ) -> dict[str, ModelOffer]:
-        """Return of each neighbour the earliest model that is not older than the own, if its corrections are known."""
-        usable: dict[str, ModelOffer] = {}
-        for sender in neighbours:
-            fresh = [
-                offer
-                for offer in self._by_sender.get(sender, ())
-                if offer.round >= own_round and offer.applied <= known
-            ]
-            if fresh:
-                usable[sender] = min(fresh, key=lambda offer: offer.round)
-        return usable
-
-    def leave_out(self, names: Iterable[str]) -> None:
-        """Wait no longer for these peers, which were silent for a whole wait."""
-        for name in set(names) - self._silent:
-            self._silent.add(name)
-            self._absences[name] = self._absences.get(name, 0) + 1
-
-    def is_silent(self, name: str) -> bool:
-        """Return whether this peer is not waited for."""
-        return name in self._silent
-
-    def patience(self, names: Iterable[str]) -> float:
-        """Return the share of the configured wait that these peers together are still waited for."""
-        return max((0.5 ** min(self._absences.get(name, 0), _MOST_HALVINGS) for name in names), default=1.0)
-
-
 class Models:
-    """The models of the peer `name` and of its neighbours; the own one is durable.
+    """The models of the peer `name` and of its neighbours on `graph`; the own one is durable.
 
-    start: the untrained model (d,). offers: the neighbours'. has_moved: whether the own one has a round behind it.
-    buffers: as in `PeerRules`.
+    start: the untrained model (d,). has_moved: whether the own one has a round behind it. buffers: as in `PeerRules`.
     """
 
     def __init__(
@@ -89,10 +37,19 @@ class Models:
     ) -> None:
         self._name, self._journal, self._items, self._buffers = name, journal, items, list(buffers)
         self.own = journal.model or PeerModel(round=0, vector=start)
-        self.offers = Offers()
         self.has_moved = self.own.round > 0
+        self._graph = items.record.initial
+        self._offers: dict[str, list[ModelOffer]] = {}
+        self._silent: set[str] = set()
+        self._absences: dict[str, int] = {}
         self._start_length = max(self._length(start), math.sqrt(start.size))
         self._last_round: ModelOffer | None = None
+
+    def move_to(self, graph: Graph) -> None:
+        """Mix along this graph from now on; drop the models of peers that are no neighbours on it."""
+        self._graph = graph
+        for gone in self._offers.keys() - set(graph.neighbours(self._name)):
+            del self._offers[gone]
 
     def offer(self) -> ModelOffer:
         """Return the own model for neighbours."""
@@ -105,7 +62,7 @@ class Models:
         return [self.offer(), *([] if self._last_round is None else [self._last_round])]
 
     def take(self, offer: ModelOffer) -> None:
-        """Keep a neighbour's model.
+        """Keep a neighbour's model, of each neighbour those of the latest rounds.
 
         Raises:
             UpdateRefused: it is too long.
@@ -118,7 +75,11 @@ class Models:
                 code="model-too-long",
                 norm=norm,
             )
-        self.offers.keep(offer)
+        before = self._offers.get(offer.sender, [])
+        offers = {one.round: one for one in (*before, offer)}
+        self._offers[offer.sender] = [offers[number] for number in sorted(offers)][-OFFERS_KEPT:]
+        if all(offer.round > one.round for one in before):
+            self._silent.discard(offer.sender)  # even if it is behind: a peer that is waited for catches up
 
     def take_over(self, offer: ModelOffer, number: float) -> None:
         """Go on from a neighbour's model, as after the round `number`."""
@@ -126,32 +87,59 @@ class Models:
         self.keep(PeerModel(round=int(number), vector=vector, applied=offer.applied))
         self.catch_up()
 
-    def usable_offers(self, neighbours: Iterable[str], number: int | None = None) -> dict[str, ModelOffer]:
-        """Return the neighbours' models for the round `number`, or the present one."""
-        known = self._known_corrections()
-        return self.offers.usable_offers(neighbours, self.own.round if number is None else number, known)
+    def usable_offers(self, number: int | None = None) -> dict[str, ModelOffer]:
+        """Return of each neighbour the earliest model that is not older than round `number`, or the present one.
 
-    def advance(self, graph: Graph, move: Vector, last: float) -> None:
+        A model that includes corrections that are not known here is not usable yet.
+        """
+        first = self.own.round if number is None else number
+        known = self._items.by_id.keys() | self.own.applied
+        usable: dict[str, ModelOffer] = {}
+        for sender in self._graph.neighbours(self._name):
+            fresh = [
+                one for one in self._offers.get(sender, ()) if one.round >= first and one.applied <= known
+            ]
+            if fresh:
+                usable[sender] = min(fresh, key=lambda offer: offer.round)
+        return usable
+
+    def leave_out(self, names: Iterable[str]) -> None:
+        """Go on without these peers, which were silent for a whole wait, until they send a newer model."""
+        for name in set(names) - self._silent:
+            self._silent.add(name)
+            self._absences[name] = self._absences.get(name, 0) + 1
+
+    def is_silent(self, name: str) -> bool:
+        """Return whether this peer is not waited for."""
+        return name in self._silent
+
+    def patience(self, names: Iterable[str]) -> float:
+        """Return the share of the configured wait that these peers together are still waited for."""
+        return max((0.5 ** min(self._absences.get(name, 0), _MOST_HALVINGS) for name in names), default=1.0)
+
+    def advance(self, move: Vector, last: float) -> None:
         """Mix and add the move (d,): one round further, or to the round that is believed. last: of training."""
-        own, usable = self.own, self.usable_offers(graph.neighbours(self._name))
-        vector = self.mixture(graph) + move
+        own = self.own
+        rounds = sorted((offer.round for offer in self.usable_offers().values()), reverse=True)
+        believed = max([own.round, *rounds[1:2]])  # two neighbours have reached it
+        vector = self.mixture() + move
         self._last_round, self.has_moved = self.offer(), True
-        after = int(min(_believed_round(usable.values(), own.round) + 1, max(last, own.round + 1)))
-        has_trained = own.has_trained or bool(np.any(move))
         self.keep(
             replace(
-                own, round=after, vector=vector.astype(own.vector.dtype, copy=False), has_trained=has_trained
+                own,
+                round=int(min(believed + 1, max(last, own.round + 1))),
+                vector=vector.astype(own.vector.dtype, copy=False),
+                has_trained=own.has_trained or bool(np.any(move)),
             )
         )
 
-    def mixture(self, graph: Graph) -> Vector:
+    def mixture(self) -> Vector:
         """Return the own model and the neighbours', mixed, with every correction that the own one has."""
-        usable = self.usable_offers(graph.neighbours(self._name))
         models: Mapping[str, Vector] = {
             self._name: self.own.vector,
-            **{sender: self._correct(offer) for sender, offer in usable.items()},
+            **{sender: self._correct(offer) for sender, offer in self.usable_offers().items()},
         }
-        return mix(self._name, mixing_row(graph, self._name), models)
+        return mix(self._name, mixing_row(self._graph, self._name), models)
 
     def catch_up(self) -> None:
         """Add the corrections that are known and not in the model."""
@@ -165,10 +153,6 @@ class Models:
         """Make this the own model; durable when this returns."""
         self._journal.put_model(model)
         self.own = model
-
-    def _known_corrections(self) -> Set[str]:
-        """Return what a model may include without being strange: what is known, and what the own model has."""
-        return self._items.by_id.keys() | self.own.applied
 
     def _correct(self, offer: ModelOffer) -> Vector:
         """Return the offer's model with the corrections that this peer's model has and it has not."""
@@ -188,9 +172,3 @@ def _add_corrections(vector: Vector, corrections: list[GossipMessage]) -> Vector
         if item.vector is not None:
             total += float(item.values["weight"]) * item.vector.astype(np.float64)
     return total.astype(vector.dtype, copy=False)
-
-
-def _believed_round(usable: Iterable[ModelOffer], own_round: int) -> int:
-    """Return the latest round that the own model or two neighbours' models have reached."""
-    rounds = sorted((offer.round for offer in usable), reverse=True)
-    return max([own_round, *rounds[1:2]])

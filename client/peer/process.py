@@ -175,7 +175,7 @@ class PeerProcess:
             if begun is None and missing:
                 since = self._waits_since.setdefault("", now)
                 if now - since > self._wait_s(missing):
-                    self._peer.leave_out(missing)
+                    self._peer.models.leave_out(missing)
                     self._waits_since.pop("")
                     _log.warning(
                         "Round %d goes on without %s, until they speak again.",
@@ -196,7 +196,7 @@ class PeerProcess:
         """Return seconds to wait for these: longer for members that never spoke, since machines start one by one."""
         if self._peer.waits_for():
             return self._config.start_timeout_s
-        return self._config.round_timeout_s * self._peer.patience(missing)
+        return self._config.round_timeout_s * self._peer.models.patience(missing)
 
     def _open_links(self) -> None:
         """Run a thread for each peer that this one sends to."""
@@ -225,7 +225,7 @@ class PeerProcess:
                 with self._changed:
                     self._peer.outbox(to).lose_connection()
                     if isinstance(exc, VersionMismatch):
-                        self._peer.leave_out([to])
+                        self._peer.models.leave_out([to])
                         self._changed.notify_all()
                 failures += 1
                 self._stopping.wait(_RETRY_PAUSE.after(failures))

@@ -254,7 +254,7 @@ def test_a_silent_neighbour_is_waited_for_once_and_counts_again_when_it_speaks()
     peer = listening_peer()
     hear(peer, "1", 0)
     assert peer.missing() == ["3"]
-    peer.leave_out(["3"])
+    peer.models.leave_out(["3"])
     for number in range(3):
         hear(peer, "1", number)
         do_round(peer)
@@ -297,8 +297,8 @@ def test_the_wait_halves_each_time_a_neighbour_falls_silent_again() -> None:
     peer = listening_peer()
     shares = []
     for number in range(8):
-        shares.append(peer.patience(["3"]))
-        peer.leave_out(["3"])
+        shares.append(peer.models.patience(["3"]))
+        peer.models.leave_out(["3"])
         hear(peer, "3", number)
     assert shares == [0.5**number for number in (0, 1, 2, 3, 4, 5, 6, 6)]
 

@@ -48,7 +48,7 @@ def settled(
     network.train()
     best = optimum(network) if start is None else start
     for peer in network.peers.values():
-        peer._models.keep(type(peer.model)(round=1, vector=best, has_trained=True))
+        peer.models.keep(type(peer.model)(round=1, vector=best, has_trained=True))
     return network
 
 

@@ -5,6 +5,7 @@ app = make_client_app(make_task, load_site)
 
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from client.answering import answer as answer_message
 from client.handlers import handle_whoami
 from client.session import HANDLERS as IN_SESSIONS
 from client.session import handle_session
-from client.sites import SiteLoader
+from client.site_work import SiteCache, SiteLoader
 from flower_unlearning_names import refuse_shadows
 from strategies import built_in
 from strategies.messages import SESSION, WHOAMI
@@ -85,3 +86,21 @@ def _answer_by(handle: Handler, sites: SiteLoader) -> Callable[[Message, Context
 
 
 app = make_client_app(built_in.make_task, built_in.load_site, table=built_in.NO_TABLE)
+
+
+def clients_in_process() -> Callable[[Message, Context], Message]:
+    """Return what answers as `app` does, for the nodes of one federation; make one for each.
+
+    Flower starts a process for every message on a deployment, which loads the data it needs. Where clients answer in
+    the caller's process (`strategies.in_process_grid`), each keeps its data loaded from one message to the next.
+    """
+    loader = SiteLoader(built_in.SOURCE, built_in.load_site)
+    sites: defaultdict[int, SiteCache] = defaultdict(lambda: SiteCache(loader))
+
+    def answer(message: Message, context: Context) -> Message:
+        keep_private()
+        handle = HANDLERS[message.metadata.message_type]
+        content = answer_message(handle, message, context, sites[context.node_id])
+        return Message(content, reply_to=message)
+
+    return answer

@@ -80,7 +80,7 @@ class ClientMemory(Protocol):
         """Return the requests that the server has not confirmed, oldest first."""
 
     def confirm(self, answers: Mapping[str, str]) -> None:
-        """Take note of what the server says became of the requests with these keys."""
+        """Take note of the server's answers to the requests with these keys."""
 
     def note_samples(self, ids: Iterable[str]) -> None:
         """Take note of the samples that this client may use."""
@@ -162,9 +162,7 @@ class DirectoryMemory:
             InvalidRequest: it is too large to travel.
         """
         key = uuid4().hex
-        count = len(list((self._directory / "outbox").glob("*.json"))) + len(
-            list((self._directory / "sent").glob("*.json"))
-        )
+        count = sum(len(list((self._directory / name).glob("*.json"))) for name in ("outbox", "sent"))
         request = {
             "key": key,
             "number": count,
@@ -187,7 +185,7 @@ class DirectoryMemory:
         return self._read("sent")
 
     def confirm(self, answers: Mapping[str, str]) -> None:
-        """Move the answered requests out of the outbox, and write down what has become of earlier ones."""
+        """Move the answered requests out of the outbox, and write down newer answers to earlier ones."""
         for key, answer in answers.items():
             path = self._directory / "outbox" / f"{Path(key).name}.json"
             if path.exists():
@@ -227,7 +225,7 @@ class DirectoryMemory:
     def _read(self, folder: str) -> list[dict[str, Any]]:
         paths = (self._directory / folder).glob("*.json")
         found: list[dict[str, Any]] = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-        return sorted(found, key=lambda request: (request.get("number", 0), request.get("key", "")))
+        return sorted(found, key=lambda request: (request["number"], request["key"]))
 
 
 @cache
@@ -261,23 +259,12 @@ def memory_of(context: "Context") -> ClientMemory:
 
 
 def requests_to_send(memory: ClientMemory) -> list[dict[str, Any]]:
-    """Return the requests to send with the next answer: the oldest, as many as one message and the server take.
-
-    One that is too large to travel at all, as an earlier version let in, is answered here.
-    """
-    waiting = memory.outbox()
-    sizes = {filed["key"]: _size(filed) for filed in waiting}
-    memory.confirm(
-        {key: f"refused: {_TOO_LARGE}" for key, size in sizes.items() if size > SITE_REQUEST_BYTES}
-    )
+    """Return the requests to send with the next answer: the oldest, as many as one message and the server take."""
     room = SITE_REQUEST_BYTES
     chosen: list[dict[str, Any]] = []
-    for filed in waiting:
-        size = sizes[filed["key"]]
-        if size > SITE_REQUEST_BYTES:
-            continue
-        room -= size
-        if room < 0 or len(chosen) == SITE_REQUESTS:
+    for filed in memory.outbox()[:SITE_REQUESTS]:
+        room -= _size(filed)
+        if room < 0:
             break
         chosen.append(filed)
     return chosen

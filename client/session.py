@@ -1,6 +1,6 @@
 """A client's part of a session: one process that answers many messages, each as if it were its only one.
 
-The data is loaded once. When something more is forgotten for good the process ends after its answer, so that nothing
+The data is loaded once. When something more is permanently forgotten the process ends after its answer, so that nothing
 of it stays in memory; the server invites the next one.
 """
 
@@ -8,14 +8,15 @@ from flwr.app import Context, Message, RecordDict
 
 from client.answering import Handler
 from client.handlers import (
+    handle_fit_shadows,
     handle_measure,
     handle_notice,
     handle_train,
+    handle_train_shadows,
     handle_unlearn,
 )
 from client.memory import memory_of
-from client.shadows import handle_fit_shadows, handle_train_shadows
-from client.sites import SiteCache, Sites
+from client.site_work import SiteCache, Sites
 from strategies.messages import MEASURE, NOTICE, TRAIN, UNLEARN, arrays_content, failure_values, told_values
 from strategies.sessions.client_session import run_client_session
 from strategies.sessions.endpoint import Tls
@@ -35,7 +36,7 @@ HANDLERS: dict[str, Handler] = {
 
 
 def handle_session(message: Message, context: Context, sites: Sites) -> RecordDict:
-    """Answer what the server asks over one stream, until it ends the session or something is forgotten for good."""
+    """Answer messages over one stream, until the server ends the session or something more is permanently forgotten."""
     memory, cache = memory_of(context), SiteCache(sites)
     known = memory.tombstones()
 

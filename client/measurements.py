@@ -7,7 +7,7 @@ from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 
 from client.planted_noise import note_score
-from client.work import ClientWork
+from client.site_work import ClientWork
 from strategies.messages import arrays_content, vector_of
 from strategies.settings.run_config import local_seed
 from unlearning.errors import DataError

@@ -1,4 +1,4 @@
-"""How a client answers any message: what it says of the past is kept first, then a handler does the work.
+"""How a client answers any message: its statements about the past are kept first, then a handler does the work.
 
 A refusal is an answer with the reason. Every answer carries the memory that the work took and the requests filed at the
 site. A site that cannot take part reports that before anything else, in a form that every version reads.
@@ -106,7 +106,7 @@ def message_handler(handler: Callable[[Message, ClientWork], RecordDict]) -> Han
                 content = _refusal(UpdateRefused(f"The model of {made_by} on this machine: {exc}"))
             except FlowerUnlearningError as exc:
                 content = _refusal(exc)
-                if local is None:  # its data cannot be loaded, whatever it is asked
+                if local is None:  # its data cannot be loaded, so it can answer no message
                     memory.note_problem(str(exc))
             except Exception as exc:
                 if local is None or MEASURE_TOO not in local.values:
@@ -156,7 +156,7 @@ def _and_measured(work: RecordDict, message: Message, local: ClientWork) -> Reco
 
 
 def record_past(message: Message, memory: ClientMemory) -> dict[str, Any]:
-    """Return a message's values; keep in `memory` what it says about the past."""
+    """Return a message's values; keep in `memory` its tombstones, its answers to requests and the site's problem."""
     values = told_values(message.content)
     memory.confirm(values.get("answers", {}))
     memory.note_problem(str(values.get(PROBLEM, "")))

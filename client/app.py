@@ -71,7 +71,7 @@ def keep_files_private(message: Message, context: Context, call_next: ClientAppC
 def end_at_sigterm(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Let SIGTERM end this message's process as SIGKILL does, after which Flower gives the message up in a minute.
 
-    By Flower's own handler the process takes its leave without an answer, and its SuperNode waits for one for good.
+    With Flower's own handler the process ends without an answer, and its SuperNode waits for one without end.
     """
     if Path(sys.argv[0]).name == "flwr-clientapp":  # not in a simulation, whose processes are Ray's
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -52,13 +52,13 @@ def plant(
     count = plant_in_file(data, output, state_dir, share=share, deviation=deviation, seed=seed)
     typer.echo(
         f"{count} example(s) in {output / 'train.npz'} carry noise. Train on that directory; {state_dir / PLANTED} "
-        "holds the noise and stays here. `flower-unlearn-site noise show` says what models know of it."
+        "holds the noise and stays here. `flower-unlearn-site noise show` shows what models know of it."
     )
 
 
 @noise_app.command()
 def show(state_dir: StateDir) -> None:
-    """Say of each model that this site was asked to measure whether it still knows the noise."""
+    """Show for each model that this site measured whether it still knows the noise."""
     from client.planted_noise import read_scores
 
     if not (state_dir / PLANTED).exists():

@@ -126,7 +126,7 @@ handle_measure = message_handler(measure)
 
 
 def handle_notice(message: Message, context: Context, sites: Sites) -> RecordDict:  # noqa: ARG001 - as all handlers
-    """Take in what every message says; neither data nor model is needed for that."""
+    """Keep what every message carries; neither data nor model is needed for that."""
     memory = memory_of(context)
     record_past(message, memory)
     LastAnswer(context).erase()
@@ -134,7 +134,7 @@ def handle_notice(message: Message, context: Context, sites: Sites) -> RecordDic
 
 
 def handle_whoami(message: Message, context: Context, sites: Sites) -> RecordDict:  # noqa: ARG001 - as all handlers
-    """Return which client this node says it is."""
+    """Return the client id that this node declares."""
     memory = memory_of(context)
     return add_site_requests(arrays_content({}, {"client-id": client_id_of(context)}), memory)
 

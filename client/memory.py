@@ -1,7 +1,7 @@
 """What a client must remember beyond one message: tombstones, and requests filed at its own site.
 
 On a deployment this is the client's own state directory (`--node-config 'state-dir="…"'`): it outlives
-runs and restarts, and whoever operates the server cannot talk a client out of it. Without one
+runs and restarts, and no operator of the server can make a client forget it. Without one
 (simulation) it is Flower's `context.state`, which lives as long as the run.
 
     state-dir/tombstones.json     what may never be trained on again; sample ids as keyed hashes
@@ -13,7 +13,7 @@ runs and restarts, and whoever operates the server cannot talk a client out of i
     state-dir/kept/METHOD/...     what methods keep here from round to round (`unlearning.runtime.stores`)
     state-dir/last-answer         the last answer, in case it is lost on its way (`client.last_answer`)
     state-dir/version             of the program (`unlearning.protocol`); an older one does not touch the directory
-    state-dir/planted-noise.npz   noise that the owner planted, noise-scores.json what it says (`client.planted_noise`)
+    state-dir/planted-noise.npz   noise that the owner planted, noise-scores.json its scores (`client.planted_noise`)
 
 When something more of the client's own is forgotten, all that methods keep here and the last answer are erased: they
 were computed from that.
@@ -218,7 +218,7 @@ class DirectoryMemory:
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
     def sample_ids(self) -> list[str] | None:
-        """Return the ids of the samples that this client may use; None before it was asked anything."""
+        """Return the ids of the samples that this client may use; None before its first message."""
         path = self._directory / SAMPLE_IDS
         return path.read_text(encoding="utf-8").splitlines() if path.exists() else None
 
@@ -259,7 +259,7 @@ def memory_of(context: "Context") -> ClientMemory:
 
 
 def requests_to_send(memory: ClientMemory) -> list[dict[str, Any]]:
-    """Return the requests to send with the next answer: the oldest, as many as one message and the server take."""
+    """Return the requests to send with the next answer: the oldest, up to the limits of a message and the server."""
     room = SITE_REQUEST_BYTES
     chosen: list[dict[str, Any]] = []
     for filed in memory.outbox()[:SITE_REQUESTS]:

@@ -40,14 +40,14 @@ def handle_session(message: Message, context: Context, sites: Sites) -> RecordDi
     memory, cache = memory_of(context), SiteCache(sites)
     known = memory.tombstones()
 
-    def answer(told: Message) -> RecordDict:
-        handler = HANDLERS.get(told.metadata.message_type)
+    def answer(received: Message) -> RecordDict:
+        handler = HANDLERS.get(received.metadata.message_type)
         if handler is None:
             error = SessionError(
-                f"There are no messages of type {told.metadata.message_type!r} in a session."
+                f"There are no messages of type {received.metadata.message_type!r} in a session."
             )
             return arrays_content({}, failure_values(error))
-        return handler(told, context, cache)
+        return handler(received, context, cache)
 
     try:
         run_client_session(

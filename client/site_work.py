@@ -140,7 +140,7 @@ class ClientWork:
         return reveal(forget, self.loaded.names)
 
     def forget_named(self, name: str) -> Forget:
-        """Return what the message says under `name`, by the ids of this client's samples."""
+        """Return what the message has under `name`, by the ids of this client's samples."""
         return self.reveal(from_plain(Forget, self.values.get(name, {})))
 
     @property

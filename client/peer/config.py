@@ -57,7 +57,7 @@ class GraphSection(_Section):
 
 
 class TrainingSection(_Section):
-    """A peer's training. rounds: 0 for ever. local_steps: SGD steps a round; 0 for `local_epochs` epochs."""
+    """A peer's training. rounds: 0 for no end. local_steps: SGD steps a round; 0 for `local_epochs` epochs."""
 
     rounds: int = Field(default=0, ge=0)
     local_steps: int = Field(default=0, ge=0)
@@ -86,7 +86,7 @@ class DeletionSection(_Section):
 class LimitsSection(_Section):
     """Bounds on what one peer may bring to the others; see `PeerRules`.
 
-    count_factor: a peer's number of examples counts up to so many times the median. correction_norm: 0 for three
+    count_factor: a peer's number of examples counts up to this multiple of the median. correction_norm: 0 for three
     times the length of the untrained model, at least 3. feature_norm: no example's inputs, with a 1 for the bias, are
     longer; 0 where that is not known.
     """
@@ -113,7 +113,7 @@ class PeerConfig(_Section):
     peer: this peer's id. listen: where it listens (host:port); empty: its own address. partition_id: which part of
     the task's data is its own; site_dir: a directory with its own data instead.
     peers: the address by id of every peer that begins the federation, and of this one. members: who may join later.
-    federation: its name, which items are signed with; another one begins anew with the same certificates.
+    federation: its name, which items are signed with; another name is another federation of the same certificates.
     round_timeout_s: after which a round goes on without neighbours that are silent. start_timeout_s: after which the
     first begins without members that have never spoken.
     """
@@ -167,7 +167,7 @@ class PeerConfig(_Section):
                 return from_edges(peers, self.graph.edges)
 
     def task_settings(self) -> TaskSettings:
-        """Return the task, its data dealt out among `num-partitions`, or as many as there are peers."""
+        """Return the task, its data dealt out among `num-partitions`, or among all peers."""
         return TaskSettings(**asdict(self.task), num_clients=self.num_partitions or len(self.peers))
 
     def training_settings(self) -> TrainingSettings:

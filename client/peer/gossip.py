@@ -4,7 +4,7 @@ An item (`GossipMessage`) is flooded: a peer that receives it for the first time
 it on; a repetition is discarded by its id, which its content decides, so an item made again after a crash is the same.
 
 member       a peer, its address, its neighbours and how many examples it has
-request      something is to be forgotten; never says which samples
+request      something is to be forgotten; never names samples
 statistics   a peer's numbers, and its curvature, that a request needs
 correction   what every peer adds to its model, and the end of the origin's part in the request
 

@@ -146,7 +146,7 @@ class SiteLearner:
         return local_curvature(self.task, parameters, self._without(without), self.corrections)
 
     def correction(self, order: CorrectionOrder) -> CorrectionAnswer:
-        """Return what takes `order.forget` out of every model, with noise where it is asked for.
+        """Return what takes `order.forget` out of every model, with noise where it is configured.
 
         Raises:
             DataError: nothing is forgotten or nothing retained.
@@ -217,7 +217,7 @@ def _describe_approximation(settings: CorrectionSettings) -> tuple[str, ...]:
 
 
 def _noise_account(peer: str, certificate: NoiseCertificate) -> dict[str, Any]:
-    """Return what a correction says of its noise."""
+    """Return the part of a correction's account that is about its noise."""
     release = AccountedRelease(
         name=peer,
         number=0,  # peers share no count of what moved their models

@@ -96,7 +96,7 @@ def test_a_damaged_file_costs_the_score_and_not_the_measurement(tmp_path, caplog
     (tmp_path / PLANTED).write_bytes(b"no archive")
     task = make_task(TaskSettings(model="logistic"))
     note_score({"state-dir": str(tmp_path)}, task, initial_parameters(task, 0), 1)
-    assert "says nothing of the model" in caplog.text
+    assert "has no score for the model" in caplog.text
     assert not (tmp_path / SCORES).exists()
 
 

@@ -21,10 +21,10 @@ were computed from that.
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import uuid4
 
 from strategies.site_requests import SITE_REQUEST_BYTES, SITE_REQUESTS
@@ -59,6 +59,8 @@ _OURS = (
     VERSION_FILE,
 )
 """What this program keeps in a client's or a peer's state directory."""
+
+_Kept = TypeVar("_Kept")
 
 
 class ClientMemory(Protocol):
@@ -102,15 +104,7 @@ class DirectoryMemory:
         Raises:
             CheckpointError: the file is damaged; training on would break a promise.
         """
-        path = self._directory / "tombstones.json"
-        if not path.exists():
-            return NOTHING
-        try:
-            return from_plain(Forget, json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, AttributeError, TypeError) as exc:
-            raise CheckpointError(
-                f"{path} is damaged ({exc}). Restore it from a backup; this client does not train until then."
-            ) from exc
+        return self._load("tombstones.json", lambda text: from_plain(Forget, json.loads(text)), NOTHING)
 
     def keys(self) -> tuple[bytes, ...]:
         """Return the keys under which ids are hashed.
@@ -118,12 +112,15 @@ class DirectoryMemory:
         Raises:
             CheckpointError: the file is damaged; no sample that was forgotten could be found any more.
         """
-        path = self._directory / "subject-keys"
+        return self._load("subject-keys", lambda text: tuple(map(bytes.fromhex, text.splitlines())), ())
+
+    def _load(self, name: str, parse: Callable[[str], _Kept], nothing: _Kept) -> _Kept:
+        path = self._directory / name
         if not path.exists():
-            return ()
+            return nothing
         try:
-            return tuple(bytes.fromhex(line) for line in path.read_text(encoding="ascii").splitlines())
-        except ValueError as exc:
+            return parse(path.read_text(encoding="utf-8"))
+        except (ValueError, AttributeError, TypeError) as exc:
             raise CheckpointError(
                 f"{path} is damaged ({exc}). Restore it from a backup; this client does not train until then."
             ) from exc

@@ -99,19 +99,12 @@ class LimitsSection(_Section):
     class_requests_from: tuple[str, ...] = ()
 
 
-class TlsSection(_Section):
-    """PEM files. The certificate's common name is the peer's id."""
-
-    ca: Path
-    certificate: Path
-    key: Path
-
-
 class PeerConfig(_Section):
     """One peer's file. All but the first five settings are the same at every peer.
 
     peer: this peer's id. listen: where it listens (host:port); empty: its own address. partition_id: which part of
-    the task's data is its own; site_dir: a directory with its own data instead.
+    the task's data is its own; site_dir: a directory with its own data instead. tls: PEM files; the certificate's
+    common name is the peer's id.
     peers: the address by id of every peer that begins the federation, and of this one. members: who may join later.
     federation: its name, which items are signed with; another name is another federation of the same certificates.
     round_timeout_s: after which a round goes on without neighbours that are silent. start_timeout_s: after which the
@@ -123,7 +116,7 @@ class PeerConfig(_Section):
     listen: str = ""
     partition_id: int = Field(default=0, ge=0)
     site_dir: Path | None = None
-    tls: TlsSection | None = None
+    tls: Tls | None = None
     peers: dict[str, str] = Field(min_length=1)
     members: tuple[str, ...] = ()
     federation: str = ""
@@ -230,10 +223,6 @@ class PeerConfig(_Section):
             features_from="limits.feature-norm",
         )
 
-    def tls_files(self) -> Tls | None:
-        """Return the certificates, if there are any."""
-        return None if self.tls is None else Tls(self.tls.ca, self.tls.certificate, self.tls.key)
-
 
 def read_config(path: Path) -> PeerConfig:
     """Return the configuration in `path`: TOML where it ends in .toml, else YAML.
@@ -280,7 +269,7 @@ def validate_config(values: Mapping[str, Any]) -> PeerConfig:
             found.append(f"tls: it is needed beyond this machine, and {beyond[0]} is.")
     else:
         try:
-            read_pem(config.tls.model_dump())
+            read_pem(asdict(config.tls))
         except ConfigurationError as exc:
             found += exc.problems
     deletion = config.deletion

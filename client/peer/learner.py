@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from client.peer.gossip import RELEASE
+from client.peer.gossip import RELEASE, GossipMessage, Kind
 from unlearning.buffers import without_buffers
 from unlearning.certified import (
     AccountedRelease,
@@ -20,6 +20,7 @@ from unlearning.certified import (
 )
 from unlearning.decentralised import (
     APPROXIMATE_CURVATURE,
+    Correction,
     CorrectionSettings,
     FederationCounts,
     NoiseSettings,
@@ -51,27 +52,27 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CorrectionOrder:
-    """One correction to compute.
+class Work:
+    """One item to make for a request: statistics or a correction.
 
     parameters: the peer's model (d,). before: what was forgotten earlier. forget: what goes now.
-    curvatures: the peers' curvatures with their numbers of examples; empty for the own one.
+    counts: of the federation. curvatures: the peers', with their numbers of examples; empty for the own one.
+    deleted: how many of the peer's `num_examples` go, `learnt` of them trained on. largest_norm: of a correction that
+    the others accept.
     """
 
+    kind: Kind
+    peer: str
+    request: GossipMessage
     parameters: Vector
     before: Forget
     forget: Forget
     counts: FederationCounts
-    curvatures: Mapping[str, tuple[int, Vector]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CorrectionAnswer:
-    """x^Δ (d,) with its noise, by what weight peers add it, and its account: the solve, the noise, the release."""
-
-    vector: Vector
-    weight: float
-    account: Mapping[str, Any]
+    curvatures: Mapping[str, tuple[int, Vector]]
+    num_examples: int
+    deleted: int
+    learnt: int
+    largest_norm: float
 
 
 class Learner(Protocol):
@@ -89,8 +90,8 @@ class Learner(Protocol):
     def curvature(self, parameters: Vector, *, without: Forget) -> Vector:
         """Return the curvature as other peers can use it."""
 
-    def correction(self, order: CorrectionOrder) -> CorrectionAnswer:
-        """Return what takes `order.forget` out of every model."""
+    def correction(self, work: Work) -> tuple[Correction, dict[str, Any]]:
+        """Return what takes `work.forget` out of every model, and its account: the solve, the noise, the release."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,27 +146,27 @@ class SiteLearner:
         """
         return local_curvature(self.task, parameters, self._without(without), self.corrections)
 
-    def correction(self, order: CorrectionOrder) -> CorrectionAnswer:
-        """Return what takes `order.forget` out of every model, with noise where it is configured.
+    def correction(self, work: Work) -> tuple[Correction, dict[str, Any]]:
+        """Return what takes `work.forget` out of every model, with noise where it is configured, and its account.
 
         Raises:
             DataError: nothing is forgotten or nothing retained.
             NumericalError: the curvature cannot be inverted.
             ConfigurationError: the noise cannot be calibrated.
         """
-        held = self._without(order.before)
-        forgotten = forgotten_mask(held, order.forget)
+        held = self._without(work.before)
+        forgotten = forgotten_mask(held, work.forget)
         settings = self.corrections
         shared = None
-        if order.curvatures:
-            shared = mean_curvature(order.curvatures, as_published=settings.as_published)
-        if order.forget.everything:
+        if work.curvatures:
+            shared = mean_curvature(work.curvatures, as_published=settings.as_published)
+        if work.forget.everything:
             assert shared is not None  # required by the request
-            made = client_correction(self.task, order.parameters, held, settings, order.counts, shared)
+            made = client_correction(self.task, work.parameters, held, settings, work.counts, shared)
         else:
             retained, gone = held.select(~forgotten), held.select(forgotten)
             made = sample_correction(
-                self.task, order.parameters, retained, gone, settings, order.counts, shared
+                self.task, work.parameters, retained, gone, settings, work.counts, shared
             )
         account: dict[str, Any] = {
             "outcome": str(made.outcome),
@@ -174,24 +175,22 @@ class SiteLearner:
         }
         if self.noise is not None:
             own = FederationCounts(num_peers=1, num_examples=len(held), num_deleted=int(forgotten.sum()))
-            certificate = self._certificate(self.noise, own, order)
+            certificate = self._certificate(self.noise, own, work)
             made = perturb(made, certificate, self.generator, as_published=settings.as_published)
             # noise could make variances negative
             made = replace(made, vector=without_buffers(self.task, made.vector))
             account |= _noise_account(self.peer, certificate)
-        return CorrectionAnswer(vector=made.vector, weight=made.weight, account=account)
+        return made, account
 
-    def _certificate(
-        self, noise: NoiseSettings, own: FederationCounts, order: CorrectionOrder
-    ) -> NoiseCertificate:
+    def _certificate(self, noise: NoiseSettings, own: FederationCounts, work: Work) -> NoiseCertificate:
         settings = self.corrections
         if noise.sensitivity is None:
             noise = replace(noise, constants=self._constants())
         return noise_certificate(
             noise,
             requester=own,
-            federation=order.counts,
-            uses_own_curvature=not order.curvatures,
+            federation=work.counts,
+            uses_own_curvature=not work.curvatures,
             unmet=(*unmet_assumptions(self.task, settings.l2), *_describe_approximation(settings)),
         )
 

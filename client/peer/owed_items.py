@@ -4,13 +4,11 @@
 correction then has no vector and a reason, and the examples stay out of training all the same.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from client.peer.gossip import GossipMessage, Kind, length
 from client.peer.known_items import largest_norm
-from client.peer.learner import CorrectionOrder, Learner
+from client.peer.learner import Learner, Work
 from client.peer.peer import Peer
 from client.peer.record import forget_at, granularity_of, needs_statistics, owes_correction
 from unlearning.decentralised import FederationCounts
@@ -20,24 +18,6 @@ from unlearning.requests import Granularity
 
 _MAX_REASON = 500
 """Characters."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """One item to make for a request.
-
-    deleted: how many of the peer's `num_examples` go, `learnt` of them trained on. largest_norm: of a correction that
-    the others accept.
-    """
-
-    kind: Kind
-    peer: str
-    request: GossipMessage
-    order: CorrectionOrder
-    num_examples: int
-    deleted: int
-    learnt: int
-    largest_norm: float
 
 
 def next_work(peer: Peer, *, overdue: frozenset[str] = frozenset()) -> Work | None:
@@ -94,18 +74,15 @@ def _work(peer: Peer, request: GossipMessage, kind: Kind) -> Work:
         num_examples=sum(held.get(node, 0) for node in peer.graph.nodes),
         num_deleted=federation_deleted,
     )
-    order = CorrectionOrder(
+    return Work(
+        kind=kind,
+        peer=peer.name,
+        request=request,
         parameters=peer.model.vector,
         before=before,
         forget=forget,
         counts=counts,
         curvatures=peer.record.curvatures_for(request),
-    )
-    return Work(
-        kind=kind,
-        peer=peer.name,
-        request=request,
-        order=order,
         num_examples=held.get(peer.name, 0),
         deleted=deleted,
         learnt=learnt,
@@ -121,7 +98,7 @@ def _statistics(work: Work, learner: Learner) -> tuple[dict[str, object], Vector
     vector = None
     if work.request.values["curvature"] and work.num_examples > work.deleted:
         try:
-            vector = learner.curvature(work.order.parameters, without=work.order.before | work.order.forget)
+            vector = learner.curvature(work.parameters, without=work.before | work.forget)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the others learn of it
             values["reason"] = _reason(exc)
     return values, vector
@@ -133,14 +110,14 @@ def _correction(work: Work, learner: Learner) -> tuple[dict[str, object], Vector
     if not work.learnt:
         reason = "None of these examples ever took part in training, so there is nothing to take out."
         return {**values, "reason": reason}, None
-    if work.request.values["curvature"] and not work.order.curvatures:
+    if work.request.values["curvature"] and not work.curvatures:
         return {**values, "reason": "No peer sent its curvature, so there is no correction."}, None
     try:
-        answer = learner.correction(work.order)
+        made, account = learner.correction(work)
     except Exception as exc:  # noqa: BLE001 - others' numbers go into it, and this peer goes on
         return {**values, "reason": _reason(exc)}, None
-    norm = answer.weight * length(answer.vector)
-    if not np.isfinite(answer.vector).all():
+    norm = made.weight * length(made.vector)
+    if not np.isfinite(made.vector).all():
         reason = "The correction is not finite, so it was not sent. Raise the damping."
         return {**values, "reason": reason}, None
     if norm > work.largest_norm:
@@ -150,7 +127,7 @@ def _correction(work: Work, learner: Learner) -> tuple[dict[str, object], Vector
             "at every peer."
         )
         return {**values, "reason": reason}, None
-    return {**values, "weight": answer.weight, "account": dict(answer.account)}, answer.vector
+    return {**values, "weight": made.weight, "account": account}, made.vector
 
 
 def _reason(error: Exception) -> str:

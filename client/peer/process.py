@@ -50,7 +50,7 @@ def make_peer(config: PeerConfig) -> Peer:
         num_steps=config.training.local_steps,
         noise=config.noise(),
     )
-    tls, start = config.tls_files(), initial_parameters(task, config.training.seed)
+    tls, start = config.tls, initial_parameters(task, config.training.seed)
     norm = config.limits.feature_norm
     if norm and (found := feature_norm(task, learner.examples)) > norm:
         raise DataError(
@@ -91,7 +91,7 @@ class PeerProcess:
             OSError: the state directory cannot be written to.
         """
         config = self._config
-        server = PeerServer(config.bind, config.tls_files(), self._reception())
+        server = PeerServer(config.bind, config.tls, self._reception())
         _log.info("Peer %s listens at %s.", config.peer, config.bind)
         try:
             while not self._stopping.is_set():
@@ -142,7 +142,7 @@ class PeerProcess:
 
     def _do_work(self) -> bool:
         with self._changed:
-            work = next_work(self._peer, overdue=self._overdue_requests(time.monotonic()))
+            work = next_work(self._peer, overdue=self._overdue_requests())
         if work is None:
             return False
         item = carry_out(work, self._peer.learner)
@@ -155,37 +155,34 @@ class PeerProcess:
             self._changed.notify_all()
         return True
 
-    def _overdue_requests(self, now: float) -> frozenset[str]:
-        """Return the requests whose missing numbers have been waited for long enough."""
-        overdue = set()
-        for request in list(self._peer.record.of(Kind.REQUEST)):
-            silent = missing_statistics(self._peer, request)
-            if not silent:
-                self._waits_since.pop(request.subject, None)
-                continue
-            since = self._waits_since.setdefault(request.subject, now)
-            if now - since > self._config.deletion.statistics_timeout_s:
-                overdue.add(request.subject)
-        return frozenset(overdue)
+    def _overdue_requests(self) -> frozenset[str]:
+        """Return the requests that have waited long enough for silent peers' numbers."""
+        limit_s = self._config.deletion.statistics_timeout_s
+        return frozenset(
+            request.subject
+            for request in list(self._peer.record.of(Kind.REQUEST))
+            if self._has_waited(request.subject, bool(missing_statistics(self._peer, request)), limit_s)
+        )
+
+    def _has_waited(self, name: str, is_waiting: bool, limit_s: float) -> bool:
+        """Return whether the wait of this name has lasted `limit_s`; it begins again where `is_waiting` is false."""
+        if not is_waiting:
+            self._waits_since.pop(name, None)
+            return False
+        now = time.monotonic()
+        return now - self._waits_since.setdefault(name, now) > limit_s
 
     def _do_round(self) -> bool:
-        now = time.monotonic()
         with self._changed:
             begun, missing = self._peer.next_round(), self._peer.missing()
-            if begun is None and missing:
-                since = self._waits_since.setdefault("", now)
-                if now - since > self._wait_s(missing):
-                    self._peer.models.leave_out(missing)
-                    self._waits_since.pop("")
-                    _log.warning(
-                        "Round %d goes on without %s, until they speak again.",
-                        self._peer.model.round,
-                        ", ".join(missing),
-                    )
-                    begun = self._peer.next_round()
+            if self._has_waited("", begun is None and bool(missing), self._wait_s(missing)):
+                self._waits_since.pop("")
+                self._peer.models.leave_out(missing)
+                number, names = self._peer.model.round, ", ".join(missing)
+                _log.warning("Round %d goes on without %s, until they send a newer model.", number, names)
+                begun = self._peer.next_round()
         if begun is None:
             return False
-        self._waits_since.pop("", None)
         move = self._peer.learner.move(begun)
         with self._changed:
             self._peer.finish_round(begun, move)
@@ -235,9 +232,7 @@ class PeerProcess:
             address = self._config.peers.get(to) or self._peer.record.addresses().get(to, "")
         if not address:
             raise SessionError(f"The address of peer {to!r} is not known.")
-        return PeerConnection(
-            self._peer.name, address, self._config.tls_files(), self._config.exchange_timeout_s
-        )
+        return PeerConnection(self._peer.name, address, self._config.tls, self._config.exchange_timeout_s)
 
     def _send_next(self, to: str, connection: PeerConnection) -> bool:
         """Send the next payload, or wait for one; False where there will be none."""

@@ -144,7 +144,7 @@ def test_a_peer_issues_no_more_requests_than_are_allowed() -> None:
     refused(peer, request_item("1", "more"), "too-many-requests")
 
 
-def test_only_who_is_listed_asks_for_a_class() -> None:
+def test_only_listed_peers_request_that_a_class_is_forgotten() -> None:
     """A class stops being trained at every peer."""
     peer = listening_peer(PeerRules(class_requests_from=frozenset("2")))
     refused(peer, request_item("1", granularity="class", class_label=3), "class-not-allowed")
@@ -169,7 +169,7 @@ def test_a_correction_that_others_would_refuse_is_not_sent() -> None:
     assert network.refusals == []
 
 
-def test_whatever_goes_wrong_with_a_correction_is_said() -> None:
+def test_an_error_in_a_correction_is_reported() -> None:
     """Other peers' numbers go into it, so nothing that they bring may end the process."""
 
     class Breaking(CountingLearner):
@@ -183,7 +183,7 @@ def test_whatever_goes_wrong_with_a_correction_is_said() -> None:
     assert item.values["reason"] == "ZeroDivisionError: by others' numbers"
 
 
-def test_one_neighbour_that_claims_a_late_round_moves_nobody() -> None:
+def test_one_neighbour_that_claims_a_late_round_moves_no_peer() -> None:
     """Round 10^9 of one neighbour; the other is at round 1."""
     peer = listening_peer()
     hear(peer, "1", 10**9)
@@ -215,7 +215,7 @@ def test_a_jump_ends_with_training() -> None:
     assert peer.model.round <= 5
 
 
-def test_a_model_for_a_round_that_is_over_is_not_mixed_in() -> None:
+def test_a_model_for_a_finished_round_is_not_mixed_in() -> None:
     """It came too late, or was replayed."""
     peer = listening_peer()
     for number in (0, 1):
@@ -242,7 +242,7 @@ def test_statistics_are_no_part_of_a_models_length() -> None:
         peer.accept(replace(offer, vector=np.array([1.0, 1e6, 1.0])))
 
 
-def test_who_is_no_neighbour_offers_nothing() -> None:
+def test_models_of_peers_that_are_no_neighbours_are_dropped() -> None:
     """Peer 2 is a member on the other side of the ring."""
     peer = listening_peer()
     hear(peer, "12", 0)
@@ -265,7 +265,7 @@ def test_a_silent_neighbour_is_waited_for_once_and_counts_again_when_it_speaks()
 
 
 def test_a_neighbour_that_was_left_out_and_is_behind_is_waited_for_again_when_it_moves_on() -> None:
-    """Otherwise this peer would run ahead of it for ever; a repeated old model moves nothing."""
+    """Otherwise this peer would run ahead of it without end; a repeated old model moves nothing."""
     peer = listening_peer()
     hear(peer, "3", 0)
     for number in range(3):
@@ -293,7 +293,7 @@ def test_a_neighbour_that_starts_again_gets_the_earlier_model_first() -> None:
 
 
 def test_the_wait_halves_each_time_a_neighbour_falls_silent_again() -> None:
-    """Down to a sixty-fourth: who speaks once for each silence holds the others up less and less."""
+    """Down to a sixty-fourth: a peer that sends once after each silence delays the others less and less."""
     peer = listening_peer()
     shares = []
     for number in range(8):

@@ -71,7 +71,7 @@ def test_where_there_are_no_certificates_the_oldest_call_makes_room(
 
 
 @pytest.mark.slow  # five hundred threads of the callers
-def test_hundreds_of_silent_calls_of_strangers_and_members_shut_nobody_out(
+def test_hundreds_of_silent_calls_of_strangers_and_members_shut_no_member_out(
     address: str, authority: Authority, receiver: Receiver
 ) -> None:
     """As many as the server has threads, and more."""

@@ -185,7 +185,7 @@ def test_a_client_deletion_waits_for_a_peer_that_is_down() -> None:
 
 
 def test_a_peer_that_joins_takes_over_the_model_and_is_trained_with() -> None:
-    """It names its neighbours; everybody learns of it, and it begins where the others are."""
+    """It names its neighbours; all peers learn of it, and it begins where the others are."""
     network = InProcessNetwork(counting_peers(FOUR, WITH_4))
     for _ in range(3):
         network.train()
@@ -201,7 +201,7 @@ def test_a_peer_that_joins_takes_over_the_model_and_is_trained_with() -> None:
 
 
 def test_a_peer_that_is_not_listed_does_not_join() -> None:
-    """It has a place in the network and no leave to join: nobody takes its items or models, and rounds go on."""
+    """It has a place in the network and no leave to join: no peer takes its items or models, and rounds go on."""
     network = trained_network(FOUR)
     network.peers["4"] = counting_peer("4", FOUR.join("4", ("0", "2")), Journal())
     network.settle()

@@ -46,7 +46,9 @@ def test_payloads_arrive_as_they_were_sent(address: str, authority: Authority, r
     assert (offer.round, offer.applied) == (4, {"a", "b"})
 
 
-def test_nobody_sends_in_another_peers_name(address: str, authority: Authority, receiver: Receiver) -> None:
+def test_a_peer_cannot_send_in_another_peers_name(
+    address: str, authority: Authority, receiver: Receiver
+) -> None:
     """The certificate says peer 3, the payload peer 2."""
     with (
         PeerConnection("2", address, tls_of(authority, "3"), 10.0) as connection,

@@ -1,4 +1,4 @@
-"""Who may speak, and that an item is its origin's: strangers with certificates, members that lie."""
+"""Members and strangers, and that an item is its origin's: strangers with certificates, members that lie."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -65,7 +65,7 @@ def test_signed_items_reach_everybody_through_intermediaries(seals: MakeSeals) -
 
 
 def test_a_stranger_with_a_certificate_that_names_no_neighbours_is_refused(seals: MakeSeals) -> None:
-    """The item that stopped every peer for good is neither kept nor passed on."""
+    """The item that stopped every peer permanently is neither kept nor passed on."""
     network = sealed_network(seals)
     item = seals("x").seal(member_item("x"))
     refused(network.peers["0"], item, "1", "no-member")
@@ -96,10 +96,10 @@ def test_nothing_is_taken_from_a_sender_that_is_no_member(seals: MakeSeals) -> N
         ("1", ("0", "2", "3")),  # a configured peer's are those of the configuration
     ],
 )
-def test_whose_neighbours_do_not_fit_the_graph_is_refused(
+def test_a_peer_whose_neighbours_do_not_fit_the_graph_is_refused(
     seals: MakeSeals, name: str, neighbours: tuple[str, ...]
 ) -> None:
-    """Otherwise it would fall apart, have edges to nobody, or be changed; who may join has two neighbours at most."""
+    """Otherwise it would fall apart, have edges to unknown peers, or be changed; a joiner has two neighbours at most."""
     rules = PeerRules(members=frozenset("4"), max_neighbours=2)
     peer = counting_peer("0", FOUR, Journal(), rules, seals("0"))
     refused(peer, seals(name).seal(member_item(name, *neighbours)), name, "wrong-neighbours")
@@ -107,7 +107,7 @@ def test_whose_neighbours_do_not_fit_the_graph_is_refused(
 
 
 def test_a_member_does_not_speak_in_anothers_name(seals: MakeSeals) -> None:
-    """Peer 1 passes on a correction that it says is peer 3's, signed by itself, by nobody, or by a copied seal."""
+    """Peer 1 passes on a correction that it says is peer 3's, signed by itself, unsigned, or with a copied seal."""
     network = sealed_network(seals)
     forget(network, "3", samples("3", "3"), "other")
     peer = network.peers["0"]
@@ -121,7 +121,7 @@ def test_a_member_does_not_speak_in_anothers_name(seals: MakeSeals) -> None:
 
 @pytest.mark.parametrize("part", ["values", "vector", "subject", "kind"])
 def test_a_signed_item_cannot_be_changed_on_its_way(seals: MakeSeals, part: str) -> None:
-    """Whoever passes it on can drop it, and nothing else."""
+    """A peer that passes it on can drop it, and nothing else."""
     signed = seals("3").seal(correction_item("3"))
     changes: dict[str, object] = {
         "values": {**signed.values, "weight": 1.0},
@@ -168,7 +168,7 @@ def test_a_replayed_item_changes_nothing(seals: MakeSeals) -> None:
 
 
 def test_a_peer_that_says_two_things_under_one_id_is_found_out(seals: MakeSeals) -> None:
-    """The first is kept; the second is refused, and recorded with the name of who signed both."""
+    """The first is kept; the second is refused, and recorded with the name of its signer."""
     peer = sealed_network(seals).peers["0"]
     peer.receive(seals("3").seal(request_item("3")), "3")
     peer.receive(seals("3").seal(correction_item("3", 1.0)), "3")

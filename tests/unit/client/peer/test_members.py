@@ -99,7 +99,7 @@ def test_nothing_is_taken_from_a_sender_that_is_no_member(seals: MakeSeals) -> N
 def test_a_peer_whose_neighbours_do_not_fit_the_graph_is_refused(
     seals: MakeSeals, name: str, neighbours: tuple[str, ...]
 ) -> None:
-    """Otherwise it would fall apart, have edges to unknown peers, or be changed; a joiner has two neighbours at most."""
+    """Otherwise it would fall apart, have edges to unknown peers, or change; a joiner has two neighbours at most."""
     rules = PeerRules(members=frozenset("4"), max_neighbours=2)
     peer = counting_peer("0", FOUR, Journal(), rules, seals("0"))
     refused(peer, seals(name).seal(member_item(name, *neighbours)), name, "wrong-neighbours")

@@ -15,18 +15,12 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from client.answering import Handler
 from client.answering import answer as answer_message
-from client.handlers import handle_whoami
-from client.session import HANDLERS as IN_SESSIONS
-from client.session import handle_session
+from client.handlers import HANDLERS
 from client.site_work import SiteCache, SiteLoader
 from flower_unlearning_names import refuse_shadows
 from strategies import built_in
-from strategies.messages import SESSION, WHOAMI
 from strategies.settings.task_source import LoadSite, MakeTask, TaskSource
 from unlearning.runtime.durable_files import keep_private
-
-HANDLERS: dict[str, Handler] = {**IN_SESSIONS, SESSION: handle_session, WHOAMI: handle_whoami}
-"""What answers a message of each type."""
 
 
 def make_client_app(make_task: MakeTask, load_site: LoadSite, *, table: str | None = None) -> ClientApp:

@@ -11,24 +11,35 @@ from typing import Any
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 
-from client.answering import add_site_requests, message_handler, record_past
+from client.answering import Handler, add_site_requests, message_handler, record_past
 from client.last_answer import LastAnswer
 from client.measurements import measure, measured_sets, sampling_generator
 from client.memory import memory_of
-from client.site_work import ClientWork, Sites, client_id_of
+from client.site_work import ClientWork, SiteCache, Sites, client_id_of
 from strategies.messages import (
     CLIENT_ID,
+    MEASURE,
+    NOTICE,
     PART,
+    SESSION,
+    TRAIN,
+    UNLEARN,
+    WHOAMI,
     arrays_content,
     beside_the_model,
     by_preparation,
+    failure_values,
     instruction_of,
     name_for_preparations,
     reply_content,
+    told_values,
     vector_of,
 )
-from strategies.shadows import HELD_OUT, shadow_arrays, shadow_models
-from unlearning.errors import DataError
+from strategies.sessions.client_session import run_client_session
+from strategies.sessions.endpoint import Tls
+from strategies.sessions.payloads import INVITATION, Invitation
+from strategies.shadows import FIT_SHADOWS, HELD_OUT, TRAIN_SHADOWS, shadow_arrays, shadow_models
+from unlearning.errors import DataError, FlowerUnlearningError, SessionError
 from unlearning.methods.method import ClientSite, Reply
 from unlearning.methods.preparation import LocalRound
 from unlearning.methods.registry import method_named
@@ -194,3 +205,49 @@ def _fit(local: ClientWork, models: list[Vector], name: str, examples: Examples)
         generator=sampling_generator(local, name),
     )
     return {f"{name}.{key}": value for key, value in fits.to_arrays().items()}
+
+
+IN_SESSIONS: dict[str, Handler] = {
+    TRAIN: handle_train,
+    UNLEARN: handle_unlearn,
+    MEASURE: handle_measure,
+    NOTICE: handle_notice,
+    TRAIN_SHADOWS: handle_train_shadows,
+    FIT_SHADOWS: handle_fit_shadows,
+}
+"""What answers a message of each type that a session carries."""
+
+
+def handle_session(message: Message, context: Context, sites: Sites) -> RecordDict:
+    """Answer messages over one stream, until the server ends the session or something more is permanently forgotten.
+
+    The data is loaded once, and the process ends after the answer to a message with new tombstones, so that nothing of
+    what is forgotten stays in memory; the server invites the next process.
+    """
+    memory, cache = memory_of(context), SiteCache(sites)
+    known = memory.tombstones()
+
+    def answer(received: Message) -> RecordDict:
+        handler = IN_SESSIONS.get(received.metadata.message_type)
+        if handler is None:
+            error = SessionError(
+                f"There are no messages of type {received.metadata.message_type!r} in a session."
+            )
+            return arrays_content({}, failure_values(error))
+        return handler(received, context, cache)
+
+    try:
+        run_client_session(
+            Invitation.from_json(told_values(message.content).get(INVITATION, {})),
+            answer,
+            context.node_id,
+            is_over=lambda: memory.tombstones() != known,
+            tls=Tls.from_settings(context.node_config),
+        )
+    except FlowerUnlearningError as exc:
+        return arrays_content({}, failure_values(exc))
+    return arrays_content({}, {})
+
+
+HANDLERS: dict[str, Handler] = {**IN_SESSIONS, SESSION: handle_session, WHOAMI: handle_whoami}
+"""What answers a message of each type that comes by Flower."""

@@ -98,8 +98,7 @@ class Journal:
         """Keep what a request forgets."""
         targets = {**self.targets, request_id: forget}
         if self._directory is not None:
-            content = json.dumps({known: to_plain(one) for known, one in targets.items()}).encode()
-            write_atomically(self._directory / "targets.json", content)
+            write_atomically(self._directory / "targets.json", json.dumps(to_plain(targets)).encode())
         self.targets = targets
 
     def put_model(self, model: PeerModel) -> None:
@@ -126,9 +125,8 @@ def _read_targets(path: Path) -> dict[str, Forget]:
     if not path.exists():
         return {}
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        return {request_id: from_plain(Forget, value) for request_id, value in values.items()}
-    except (ValueError, AttributeError, TypeError) as exc:
+        return from_plain(dict[str, Forget], json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as exc:
         raise CheckpointError(f"{path} is damaged ({exc}). Restore it; this peer must not train.") from exc
 
 

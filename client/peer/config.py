@@ -256,28 +256,8 @@ def validate_config(values: Mapping[str, Any]) -> PeerConfig:
     if config.peer not in config.peers:
         found.append(f"peers: this peer, {config.peer!r}, must be among them, with its address.")
         raise ConfigurationError(found)
-    try:
-        if len(config.peers) > 1:
-            check_mixing(metropolis_weights(config.make_graph()))
-    except ConfigurationError as exc:
-        found += [f"graph: {problem}" for problem in exc.problems]
-    except NumericalError as exc:
-        found.append(f"graph: {exc}")
-    if config.tls is None:
-        beyond = [address for address in (config.bind, *config.peers.values()) if not is_loopback(address)]
-        if beyond:
-            found.append(f"tls: it is needed beyond this machine, and {beyond[0]} is.")
-    else:
-        try:
-            read_pem(asdict(config.tls))
-        except ConfigurationError as exc:
-            found += exc.problems
+    found += [*_graph_problems(config), *_tls_problems(config)]
     deletion = config.deletion
-    strange = sorted(
-        set(config.graph.neighbours) - set(config.peers) | {config.peer} & set(config.graph.neighbours)
-    )
-    if strange:
-        found.append(f"graph.neighbours: {strange[0]!r} is not another of the peers, with its address.")
     if deletion.epsilon and not config.limits.correction_norm:
         found.append(
             "limits.correction-norm: with noise it must be given, for peers take no larger correction, and how long "
@@ -288,3 +268,28 @@ def validate_config(values: Mapping[str, Any]) -> PeerConfig:
     if found:
         raise ConfigurationError(found)
     return config
+
+
+def _graph_problems(config: PeerConfig) -> list[str]:
+    strange = set(config.graph.neighbours) - (set(config.peers) - {config.peer})
+    if strange:
+        return [f"graph.neighbours: {min(strange)!r} is not another of the peers, with its address."]
+    try:
+        if len(config.peers) > 1:
+            check_mixing(metropolis_weights(config.make_graph()))
+    except ConfigurationError as exc:
+        return [f"graph: {problem}" for problem in exc.problems]
+    except NumericalError as exc:
+        return [f"graph: {exc}"]
+    return []
+
+
+def _tls_problems(config: PeerConfig) -> list[str]:
+    if config.tls is None:
+        beyond = [address for address in (config.bind, *config.peers.values()) if not is_loopback(address)]
+        return [f"tls: it is needed beyond this machine, and {beyond[0]} is."] if beyond else []
+    try:
+        read_pem(asdict(config.tls))
+    except ConfigurationError as exc:
+        return list(exc.problems)
+    return []

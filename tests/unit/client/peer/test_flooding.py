@@ -143,12 +143,3 @@ def test_an_offer_with_an_unknown_correction_waits() -> None:
     peer.receive(member_item("b", "a"))
     peer.accept(ModelOffer(sender="b", round=0, vector=np.ones(3), applied=frozenset({"correction/b/x"})))
     assert peer.next_round() is None
-
-
-def test_two_lists_of_what_a_journal_holds_agree(tmp_path: Path) -> None:
-    """An item, a target and a model come back from the directory as they went in."""
-    peer = counting_peer("0", FIVE, Journal(tmp_path))
-    peer.file(samples("0", "5"), "key")
-    again = counting_peer("0", FIVE, Journal(tmp_path))
-    assert list(again.record.items) == list(peer.record.items)
-    assert again.target("0-key") == peer.target("0-key")

@@ -17,7 +17,7 @@ from server.console.auth import LoginLink
 from server.console.filing import Drafts
 from server.console.mirror import Mirror
 from server.ledger.records import no_such_request
-from server.report import environment
+from server.report.templating import environment
 from unlearning.gdpr import today
 from unlearning.requests import DeletionRequest
 

@@ -4,15 +4,9 @@ Import `write_report` and `canonical_json` from here, the dataclasses from `serv
 """
 
 import json
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from server.report import words
 from server.report.report_data import ReportData
-from unlearning.gdpr import Ground
 from unlearning.runtime.durable_files import write_atomically
 
 
@@ -23,26 +17,6 @@ def canonical_json(data: ReportData) -> str:
         TypeError: a parameter of the request is not JSON.
     """
     return json.dumps(data.to_json(), sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-@cache
-def environment(package: str) -> Environment:
-    """Return the template engine of a package's folder `templates`: everything is escaped, nothing may be undefined."""
-    made = Environment(
-        loader=PackageLoader(package),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.globals.update(words=words, grounds={str(ground): ground.describe() for ground in Ground})
-    return made
-
-
-@cache
-def style() -> str:
-    """Return the style sheet of the report's page and the console's."""
-    return files("server.report").joinpath("static", "style.css").read_text(encoding="utf-8")
 
 
 def write_report(directory: Path, data: ReportData) -> tuple[Path, Path]:

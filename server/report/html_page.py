@@ -9,9 +9,10 @@ from typing import Any
 from jinja2 import Template
 from markupsafe import Markup
 
-from server.report import environment, style, words
+from server.report import words
 from server.report.plots import attack_plot, score_plot
 from server.report.report_data import ReportData
+from server.report.templating import environment, style
 from unlearning.verification.standard_attacks import AttackFigure
 
 

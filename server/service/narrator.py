@@ -1,4 +1,4 @@
-"""Prints the states of a deletion request and the rounds meanwhile: for `flower-unlearn watch` and the demo."""
+"""Tells what becomes of a deletion request and of the rounds meanwhile: for `flower-unlearn watch` and the demo."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,13 +15,13 @@ from server.ledger.records import EXTENDED, SUBMITTED
 from unlearning.requests import Status
 
 MEANINGS: Mapping[Status, str] = {
-    Status.RECEIVED: "filed and durable; its data sits out every round from the next on",
+    Status.RECEIVED: "safely stored; from the next round on its data is not used",
     Status.SCHEDULED: "checked again with the live federation; it is next",
     Status.UNLEARNING: "the model is measured as it is, then the method runs",
     Status.RECOVERING: "the unlearned model recovers without the data; the one before can still come back",
-    Status.VERIFYING: "the gate accepted it, the data is excluded permanently, the report is written",
+    Status.VERIFYING: "the quality was checked, the data is permanently excluded, the report is written",
     Status.COMPLETED: "the report is ready",
-    Status.FAILED: "abandoned",
+    Status.FAILED: "it did not succeed; the model is as it was before",
     Status.CANCELLED: "withdrawn",
     Status.REFUSED: "answered without deletion",
 }
@@ -84,7 +84,7 @@ class Narrator:
         self._console.print(told, soft_wrap=True)
 
     def tell(self, item: Event | RoundRecord) -> None:
-        """Print the new state of a request, or how a round ended."""
+        """Say what has become of a request, or how a round ended."""
         if isinstance(item, RoundRecord):
             self.say(self._round(item), at=item.at)
             return
@@ -95,7 +95,7 @@ class Narrator:
         self.say(f"request {item.request_id} {status or item.kind}: {said}", "bold cyan", at=item.at)
 
     def _round(self, record: RoundRecord) -> str:
-        """Return a round as a line; a dash means not measured. The live loop names the metrics."""
+        """Return a round as a line; a dash stands for what was not measured. The live loop names the metrics."""
         metrics = record.metrics
         kind = f"{record.kind}, not committed" if metrics.get("not_committed") else record.kind
         clients = _clients(metrics.get("participants") or [])

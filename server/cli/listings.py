@@ -140,13 +140,18 @@ def size_text(count: float) -> str:
 
 
 def show_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str = "", *, has_long_cells: bool = False
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    empty: str = "",
+    *,
+    has_long_cells: bool = False,
+    title: str | None = None,
 ) -> None:
     """Print a table; the sentence `empty` where it has no row. has_long_cells: beside short names."""
-    if not rows:
+    if empty and not rows:
         typer.echo(empty)
         return
-    table = Table(*columns, show_lines=has_long_cells)
+    table = Table(*columns, show_lines=has_long_cells, title=title)
     table.columns[0].no_wrap = has_long_cells
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from server.cli.connection import AsJson, connection_of
 from server.cli.listings import measured_text, show_table, size_text
@@ -41,27 +39,13 @@ def plan_command(
 
 def _show(found: Plan) -> None:
     console = Console()
-    table = Table(
-        "method",
-        "unlearning",
-        "computing",
-        "measured here",
-        "compared",
-        "remark",
-        title=f"To forget {found.target}",
-    )
-    for item in found.methods:
-        if not item.refusal:
-            waits = f"would wait for {item.waits_for}" if item.waits_for else ""
-            remark = "\n".join(part for part in (waits, item.remark) if part)
-            past = measured_text(asdict(item.measured) if item.measured else {})
-            table.add_row(
-                *(
-                    escape(cell)
-                    for cell in (item.method, _traffic(item), _work(item), past, _compared(item), remark)
-                )
-            )
-    console.print(table)
+    rows = [
+        (item.method, _traffic(item), _work(item), _past(item), _compared(item), _remark(item))
+        for item in found.methods
+        if not item.refusal
+    ]
+    columns = ("method", "unlearning", "computing", "measured here", "compared", "remark")
+    show_table(columns, rows, title=f"To forget {found.target}")
     seconds = f", {found.round_seconds:.3g} s" if found.round_seconds is not None else ""
     flops = f", {found.recovery_flops:.3g} FLOPs" if found.recovery_flops else ""
     console.print(
@@ -70,7 +54,7 @@ def _show(found: Plan) -> None:
         "closed formulas: payload in both directions, and floating-point operations at the clients."
     )
     console.print(
-        "PublishedRanks: how near the method came to retraining, in the published comparison that is nearest to this "
+        "compared: how near the method came to retraining, in the published comparison that is nearest to this "
         "federation (docs/choosing.md, where a table says which method to take)."
     )
     refused = [(item.method, item.refusal) for item in found.methods if item.refusal]
@@ -83,6 +67,15 @@ def _traffic(item: PlannedMethod) -> str:
         return "unknown"
     rounds = f"\n= {item.rounds:.2g} round(s)" if item.rounds is not None and item.bytes else ""
     return f"{size_text(item.bytes)}{rounds}"
+
+
+def _past(item: PlannedMethod) -> str:
+    return measured_text(asdict(item.measured) if item.measured else {})
+
+
+def _remark(item: PlannedMethod) -> str:
+    waits = f"would wait for {item.waits_for}" if item.waits_for else ""
+    return "\n".join(part for part in (waits, item.remark) if part)
 
 
 def _compared(item: PlannedMethod) -> str:

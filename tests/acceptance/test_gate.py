@@ -151,13 +151,13 @@ STEPS = (
 
 
 @pytest.mark.parametrize(
-    "stride",
+    ("stride", "prepare"),
     [
-        pytest.param(23, id="some"),
-        pytest.param(1, id="every", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+        pytest.param(23, "", id="some"),
+        pytest.param(23, "federaser", id="some-with-a-store"),
+        pytest.param(1, "federaser", id="every", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
     ],
 )
-@pytest.mark.parametrize("prepare", ["", "federaser"])
 def test_a_kill_at_any_write_of_a_held_deletion_changes_nothing(federation, monkeypatch, stride, prepare):
     """Going back survives it: the model, what methods keep, the verdict and the training after it."""
     settings = {**GATED, "recovery_max_rounds": 1, "prepare": prepare}

@@ -36,8 +36,8 @@ PREPARED = [
 ]
 """Method and the setting `prepare`."""
 
-ASKS_CLIENTS = [one for one in PREPARED if one.id not in ("hf-online", "exact-ridge")]
-"""Those that fail when no client answers."""
+ASKS_CLIENTS = [one for one in PREPARED if one.id in ("federaser", "sisa")]
+"""Those that fail when no client answers: of the four one whose exchange repeats rounds, and one of several models."""
 
 SMALL = {"num_clients": 3, "max_examples": 150, "recovery_max_rounds": 1, "attack_samples": 20}
 
@@ -141,15 +141,14 @@ def test_a_restart_between_rounds_changes_no_bit(federation, undisturbed, method
     assert kept_files(one) == whole.files
 
 
-@pytest.mark.parametrize(("method", "prepare"), PREPARED)
-def test_a_cancelled_request_leaves_no_trace(federation, method, prepare):
-    """Model and files are those of a federation that was never asked."""
+def test_a_cancelled_request_leaves_no_trace(federation):
+    """Model and files are those of a federation that was never asked, whatever is kept."""
     outcomes = []
     for name in ("asked", "not-asked"):
-        one = federation(name=name, prepare=prepare, **SMALL)
+        one = federation(name=name, prepare="federaser; pga; hf-online clients=1,2", **SMALL)
         one.run(rounds=2)
         if name == "asked":
-            request = one.file(client("1"), method)
+            request = one.file(client("1"), "federaser")
             one.ledger.cancel(request.id, by="test", now=request.created_at)
         state = one.run(rounds=3)
         outcomes.append((content_hash(state.parameters), kept_files(one)))
@@ -258,7 +257,7 @@ def test_what_was_not_prepared_for_is_refused_on_admission(federation, method, o
     "kills",
     [
         pytest.param(1, id="some"),
-        pytest.param(12, id="many", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+        pytest.param(8, id="many", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
     ],
 )
 @pytest.mark.parametrize(("method", "prepare"), PREPARED)

@@ -20,7 +20,7 @@ from server.state_directory.ledger_address import ledger_url
 from tests.certificates import Authority
 from tests.federation import InProcessFederation
 from tests.kills import Killed, Killer
-from unlearning.errors import ConfigurationError
+from tests.raising import refuses
 from unlearning.requests import Granularity, Status, Target, hash_of_ids
 from unlearning.tasks import load_site
 from unlearning.verification.verdict import Finding
@@ -389,7 +389,7 @@ def test_by_default_nothing_is_signed(federation) -> None:
 def test_a_run_with_a_key_that_cannot_sign_does_not_start(federation, tmp_path: Path) -> None:
     """Before anything depends on it."""
     one = federation(**SETTINGS, certificate_key=str(tmp_path / "gone"))
-    with pytest.raises(ConfigurationError, match="certificate-key"):
+    with refuses("certificate-key"):
         one.run()
 
 

@@ -7,8 +7,7 @@ a process up that was killed, so those kills come first, all at once, and are lo
 import json
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from server.operations.checklist import Level
 from server.operations.checklist.supernodes import GIVEN_UP, check_supernodes, supernodes_here
 from server.processes.flower_control import flower_environment
 from tests.integration.deployments import FrugalDeployment, restart
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -131,14 +131,6 @@ class Site:
         except OSError:
             return False
         return True
-
-
-def wait_until(predicate: Callable[[], bool], timeout_s: float, what: str) -> None:
-    """Wait until `predicate` holds."""
-    deadline = time.monotonic() + timeout_s
-    while not predicate():
-        assert time.monotonic() < deadline, f"waited {timeout_s:g} s in vain for {what}"
-        time.sleep(0.05)
 
 
 def lives(pid: int) -> bool:

@@ -69,7 +69,7 @@ def plus(name: str, difference: float | torch.Tensor) -> Callable[[Any], Any]:
     ],
 )
 def test_what_was_changed_is_refused_by_name(directory, tmp_path, change: Callable[[Any], Any], words):
-    """The backbone alone, a counter of it, the head, or a file that was saved anew without the mark."""
+    """The backbone alone, a counter of it, the head, or a file that was saved again without the mark."""
     torch.save(change(torch.load(directory / "model.pt", weights_only=True)), tmp_path / "model.pt")
     said = verified(directory, tmp_path / "model.pt")
     assert said.startswith("REFUSED ")

@@ -212,7 +212,7 @@ def test_a_node_that_cannot_say_who_it_is_takes_no_part(of_three, name):
     ["", "x" * 201, "a\nb", "a\u202eb", "\x1b[2J", " 2", 7, None, ["2"], {"id": "2"}],
 )
 def test_an_id_that_could_forge_a_line_of_the_log_is_none(of_three, declared):
-    """Whoever declares it speaks for nobody."""
+    """A node that declares such an id is no client."""
     forge = with_records(**arrays_content({}, {"client-id": declared}))
     one = of_three(repeat(forge), "query.whoami", rounds=1, min_clients=2)
     one.run()

@@ -16,7 +16,7 @@ from unlearning.requests import Granularity, Target
 from unlearning.tasks import load_site
 
 SETTINGS: dict[str, Any] = {"rounds": 1, "recovery_max_rounds": 2, "recovery_target": 1.0}
-"""A score that nobody reaches, so there are two recovery rounds."""
+"""A score that no model reaches, so there are two recovery rounds."""
 
 
 def forget(one: InProcessFederation, target: Target, method: str, **parameters: Any) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def waits(monkeypatch) -> list[float]:
 
 
 def test_rounds_keep_their_pace_and_a_request_does_not_wait_for_the_next(federation, monkeypatch, waits):
-    """A round begins when the interval is over; a deletion that comes meanwhile is carried out at once."""
+    """A round begins at the end of the interval; a deletion that is filed meanwhile is carried out at once."""
 
     def sleep(seconds: float) -> None:
         waits.append(seconds)

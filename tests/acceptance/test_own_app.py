@@ -278,7 +278,7 @@ def test_the_table_has_the_name_of_the_package():
 
 
 def test_built_in_tasks_take_no_table():
-    """A key with a dot is nobody's."""
+    """A key with a dot belongs to no table."""
     with refuses("hospital.depth"):
         built_in.SOURCE.read({"hospital.depth": 3})
 

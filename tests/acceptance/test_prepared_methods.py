@@ -282,7 +282,7 @@ def vectors_sent(one: InProcessFederation, number: int) -> set[tuple[int, ...]]:
     return {found[name].shape for found in arrays if name in found}
 
 
-def test_hf_online_adds_a_vector_and_contacts_nobody(federation):
+def test_hf_online_adds_a_vector_and_contacts_no_client(federation):
     """The unlearned model is the kept vector added; no message belongs to the deletion but measurements."""
     one = federation(prepare="hf-online", **SMALL)
     before = one.run(rounds=3)

@@ -57,7 +57,7 @@ def deleted(one: InProcessFederation, name: str, rounds: int, **parameters) -> d
 
 @pytest.fixture
 def trained(federation):
-    """Makes federations that have trained for so many rounds."""
+    """Makes federations that have trained for `rounds` rounds."""
 
     def make(prepare: str = BUDGET, *, rounds: int = 2, **settings: object) -> InProcessFederation:
         one = federation(prepare=prepare, **{**SMALL, **settings})
@@ -290,7 +290,7 @@ def test_what_is_set_after_training_does_not_change_what_is_proven_of_it(trained
 
 @pytest.mark.slow
 def test_after_a_release_that_rests_on_a_declared_distance_no_later_one_is_certified(federation):
-    """The later bound contains the earlier one's, which nobody has proven."""
+    """The later bound contains the earlier one's, for which there is no proof."""
     one = federation(prepare=BUDGET + " sensitivity=0.01", **{**SMALL, "momentum": 0.5})
     one.grid.offline.add(one.node("2"))
     one.run(rounds=1)

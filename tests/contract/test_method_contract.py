@@ -181,7 +181,7 @@ def with_noise(found: UnlearningState) -> UnlearningState:
 
 
 def unanswered(self: PufSpecial, problem: Problem, state: UnlearningState, replies: Any) -> UnlearningState:
-    """Count nobody's answer as an answer."""
+    """Take no answer for an answer."""
     if not replies:
         return state.advance(state.parameters, finished=True)
     return PufSpecial.aggregate(self, problem, state, replies)

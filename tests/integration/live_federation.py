@@ -43,11 +43,11 @@ SETTINGS: Mapping[str, ConfigValue] = {
 OVER_SESSIONS: Mapping[str, ConfigValue] = {"transport": "session", "round-interval-s": 1.0}
 """Of a deployment with sessions: where messages are not what is tested, a round takes as long as its arithmetic.
 
-A round that nobody waits for begins a second after the one before, and leaves the processors to the others.
+A round that no test waits for begins a second after the one before, and leaves the processors to the others.
 """
 
 OVER_MESSAGES: Mapping[str, ConfigValue] = {"round-interval-s": 3.0}
-"""A round takes some seconds; one that nobody waits for leaves the processors to the others for as long."""
+"""A round takes some seconds; one that no test waits for leaves the processors to the others for as long."""
 
 WAIT_S = 300.0
 """Longer than anything takes on a busy machine; only a broken federation makes a test wait as long."""
@@ -115,7 +115,7 @@ class LiveFederation:
         return self.noted(self.service.submit(target, method="puf-special", idempotency_key=key), target)
 
     def noted(self, request: DeletionRequest, target: Target) -> DeletionRequest:
-        """Remember what was asked: the ledger gives the ids of samples back when a deletion is over."""
+        """Remember what was asked: the ledger gives the ids of samples back when a deletion is completed."""
         self.filed[request.id] = target
         return request
 
@@ -227,7 +227,7 @@ def forget(
     after_rounds: int,
     tls: TlsFiles | None = None,
 ) -> dict[str, Any]:
-    """Submit the run of any app and after so many rounds a request; return the report when it is completed."""
+    """Submit the run of any app and after `after_rounds` rounds a request; return the report when it is completed."""
     deployment.submit_run()
     layout = deployment.layout
     with (
@@ -235,10 +235,10 @@ def forget(
         DeletionClient(layout.deletion_address, tls) as service,
     ):
         deployment.wait_until(
-            lambda: len(list(ledger.all_rounds())) >= after_rounds, WAIT_S, f"{after_rounds} rounds are over"
+            lambda: len(list(ledger.all_rounds())) >= after_rounds, WAIT_S, f"{after_rounds} rounds are done"
         )
         request = service.submit(target, method=method, idempotency_key="")
-        deployment.wait_until(lambda: not ledger.get(request.id).is_open, WAIT_S, "the deletion is over")
+        deployment.wait_until(lambda: not ledger.get(request.id).is_open, WAIT_S, "the deletion has ended")
         assert ledger.get(request.id).status is Status.COMPLETED
         report: dict[str, Any] = json.loads(service.report(request.id).json)
         return report

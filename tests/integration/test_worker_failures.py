@@ -98,7 +98,7 @@ class Site:
         return int(answer["pid"])
 
     def restart(self, run: Path, *clients: int) -> None:
-        """Start clients' SuperNodes anew, after the end of what is left of them, and wait until the run knows them."""
+        """Start clients' SuperNodes again, after the end of what is left of them, and wait until the run knows them."""
         known = {client: len(list(run.glob(f"node-{client}-*"))) for client in clients}
         for client in clients:
             restart(self.deployment, supernode(client))

@@ -269,7 +269,7 @@ def test_parts_side_by_side_give_the_rows_of_one_after_the_other(tmp_path):
 
 
 def test_the_federations_come_before_the_methods_and_seeds_take_turns(tmp_path):
-    """Nobody waits for what could have been done first."""
+    """No job waits for what could have been done first."""
     experiment = read(tmp_path, TINY.replace("seeds: [0]", "seeds: [0, 1]"))
     turns = runner._turns(experiment, runner._seed_runs(tmp_path, experiment))
     assert [(number, part.name) for number, part in turns[:5]] == [

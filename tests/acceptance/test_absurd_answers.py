@@ -126,7 +126,7 @@ def test_a_preparation_that_cannot_use_an_accepted_answer_ends_and_the_rounds_go
 
 
 def test_a_tangent_of_any_length_leaves_the_next_round_its_clients(federation):
-    """No client could return a finite derivative along a vector that has overflowed, and every model would be refused."""
+    """No client could return a finite derivative along a vector that overflowed, and every model would be refused."""
     one = federation(rounds=4, num_clients=3, evaluate_every=0, prepare="hf-online")
 
     def forge(asked: Message, honest: RecordDict) -> Message:

@@ -21,7 +21,7 @@ from benchmarks.bench.experiment import Experiment
 from benchmarks.bench.federations import ClientBroke, SeedFederations, facts_of, newest, task_of
 from benchmarks.bench.parts import ORACLES, Part, row_path
 from benchmarks.bench.provenance import load, made_here
-from server.deletion.measuring import forget_sets
+from server.deletion.open_deletion import forget_sets
 from server.federation.context import FederationContext
 from server.federation.observing import ServerTestSet, observe_all
 from server.federation.state import FederationState

@@ -7,8 +7,8 @@ from typing import Any
 
 from server.deletion.formula_costs import formula_costs
 from server.deletion.measuring import classes_left_out
+from server.deletion.open_deletion import OpenDeletion
 from server.deletion.privacy_account import drop_release
-from server.federation.context import FederationContext
 from server.federation.gate import name_of_test_score
 from server.federation.state import ActiveDeletion, FederationState, PhaseCost
 from server.ledger import Event, Ledger
@@ -24,8 +24,6 @@ from server.report.data import (
     UnlearningPhase,
 )
 from strategies.settings.run_config import RunSettings
-from unlearning.methods.method import MethodInfo, MethodParameters
-from unlearning.methods.registry import method_named, validated_parameters
 from unlearning.parameters import content_hash
 from unlearning.requests import DeletionRequest, Exclusions, Granularity, Target
 from unlearning.tasks.task import Task
@@ -39,18 +37,15 @@ NOT_MEASURED = (
 )
 
 
-def report_of(context: FederationContext, state: FederationState, request_id: str) -> ReportData:
+def report_of(opened: OpenDeletion, state: FederationState, request_id: str) -> ReportData:
     """Gather everything that is known about the request `request_id` of the active deletion."""
-    deletion, ledger = state.active_deletion(), context.ledger
+    deletion, context, ledger = state.active_deletion(), opened.context, opened.context.ledger
     request = ledger.get(request_id)
-    method = method_named(request.method)
-    parameters = validated_parameters(method, request.parameters)
     shadows = deletion.shadow_cost
     return ReportData(
         request=_request(
             request,
-            method.info,
-            parameters,
+            opened,
             deletion,
             reference_sha256=ledger.text_commitment(request_id, Kind.REFERENCE),
         ),
@@ -74,12 +69,7 @@ def report_of(context: FederationContext, state: FederationState, request_id: st
         ),
         measuring=ExchangeCost(**_spent(deletion.measuring_cost)),
         shadows=ExchangeCost(**_spent(shadows)) if shadows.exchanges else None,
-        formulas=formula_costs(
-            state,
-            context.federation,
-            ledger.all_rounds(),
-            context.preparations.prepared.get(deletion.method),
-        ),
+        formulas=formula_costs(opened, state),
         measurements=tuple(deletion.measurements.get(request_id, ())),
         events=tuple(_line(event) for event in ledger.all_events(request_id)),
         stop_rule=_stop_rule(
@@ -97,13 +87,12 @@ def report_of(context: FederationContext, state: FederationState, request_id: st
 
 def _request(
     request: DeletionRequest,
-    method: MethodInfo,
-    parameters: MethodParameters,
+    opened: OpenDeletion,
     deletion: ActiveDeletion,
     *,
     reference_sha256: str | None,
 ) -> ReportedRequest:
-    target = request.target
+    target, method = request.target, opened.method.info
     return ReportedRequest(
         id=request.id,
         target=target.describe(),
@@ -114,7 +103,7 @@ def _request(
         method=request.method,
         method_title=method.title,
         method_source=method.source,
-        parameters=parameters.model_dump(),
+        parameters=opened.parameters.model_dump(),
         submitted_by=request.submitted_by,
         created_at=_text(request.created_at),
         served_with=tuple(other for other in deletion.request_ids if other != request.id),

@@ -26,11 +26,11 @@ from server.deletion.failed_attempt import give_up
 from server.deletion.measuring import (
     classes_left_out,
     first_measurements,
-    forget_sets,
     measure_beside,
     measure_model,
     score_on_test,
 )
+from server.deletion.open_deletion import OpenDeletion
 from server.deletion.privacy_account import result_of
 from server.deletion.report_facts import report_of
 from server.federation.context import FederationContext
@@ -44,7 +44,6 @@ from server.requests.admission import SITE
 from server.state_directory.files import REPORTS
 from strategies.sessions.session_grid import SessionGrid
 from unlearning.errors import MethodFailed, ModelRefused, RequestError, SessionError
-from unlearning.methods.registry import method_named, validated_parameters
 from unlearning.parameters import content_hash
 from unlearning.requests import DeletionRequest, Status
 from unlearning.verification.measurement import Stage
@@ -83,15 +82,17 @@ def unlearn(context: FederationContext, state: FederationState) -> Iterator[Step
     failure: MethodFailed | ModelRefused
     try:
         deletion, grid = state.active_deletion(), context.clients.grid
-        if not (method_named(deletion.method).info.is_iterative and isinstance(grid, SessionGrid)):
-            yield from carry_out(context, state)
+        opened = OpenDeletion.of(context, deletion)
+        strategy = opened.strategy(state)
+        if not (opened.method.info.is_iterative and isinstance(grid, SessionGrid)):
+            yield from carry_out(opened, strategy, state)
             return
         if not deletion.measurements:
-            yield Step(state=measure_model(context, state, "before"))
+            yield Step(state=measure_model(opened, state, "before"))
             return
         with grid.session():
             while state.phase is Phase.UNLEARNING:
-                for step in carry_out(context, state):
+                for step in carry_out(opened, strategy, state):
                     yield step
                     state = step.state
         return
@@ -99,25 +100,26 @@ def unlearn(context: FederationContext, state: FederationState) -> Iterator[Step
         failure = exc
     except SessionError as exc:
         failure = MethodFailed(str(exc), retryable=True)
-    except RequestError as exc:  # admitted by a version that allowed these parameters
+    except RequestError as exc:  # the method, or what it takes, changed after the request was admitted
         failure = MethodFailed(str(exc), retryable=False)
     yield give_up(context, state, failure)
 
 
 def recover(context: FederationContext, state: FederationState) -> Iterator[Step]:
     """Carry out one recovery round, or decide that it is enough; the model that it starts from is measured with it."""
+    opened = OpenDeletion.of(context, state.active_deletion())
     stage = _stage_to_measure(state, every_round=context.settings.measure_every_recovery_round)
     if stage and context.test_set.examples is None and state.active_deletion().target_score is not None:
-        yield Step(state=measure_model(context, state, stage))  # what clients report may end the recovery
+        yield Step(state=measure_model(opened, state, stage))  # what clients report may end the recovery
         return
-    reason = _stop_reason(context, state)
+    reason = _stop_reason(opened, state)
     if reason:
         if stage or first_measurements(state.active_deletion())[-1].round != state.round:
-            state = measure_model(context, state, stage or "recovery")
+            state = measure_model(opened, state, stage or "recovery")
         yield _decide(context, state, reason)
         return
     round_done = None
-    state, answers = measure_beside(context, state, stage, context.ask_round(state))
+    state, answers = measure_beside(opened, state, stage, context.ask_round(state))
     if answers is not None and (answers.messages or answers.failures):
         done, deletion = context.take_round(state, answers), state.active_deletion()
         deletion = replace(
@@ -171,21 +173,22 @@ def _decide(context: FederationContext, state: FederationState, reason: str) -> 
 def verify(context: FederationContext, state: FederationState) -> Iterator[Step]:
     """Write reports and certificates, complete the requests, erase the checkpoints that still carry the data."""
     deletion = state.active_deletion()
-    context.clients.notify(state.round, forget_sets(context.ledger, deletion.targets))
+    opened = OpenDeletion.of(context, deletion)
+    context.clients.notify(state.round, opened.forget_sets)
     for request_id in deletion.request_ids:
         # Before a crash: the ledger names the certificate that was written then.
         if context.ledger.get(request_id).status is not Status.COMPLETED:
             # This one only checks the fence: an older process must not write over what is certified.
             yield Step(state=state)
             yield Step(
-                state=state, moves=(_complete(context, deletion, report_of(context, state, request_id)),)
+                state=state, moves=(_complete(context, deletion, report_of(opened, state, request_id)),)
             )
             _log.info("Deletion request %s is completed.", request_id)
     if any(context.ledger.get(request_id).submitted_role == SITE for request_id in deletion.request_ids):
         # Who asked at its own site learns that it is done; a forgotten client would hear of it never.
         context.clients.restrict(state)
-        context.clients.notify(state.round, forget_sets(context.ledger, deletion.targets))
-    state = context.preparations.erase(state)
+        context.clients.notify(state.round, opened.forget_sets)
+    state = context.preparations.erase(state, moves_model=opened.method.info.moves_model)
     state = replace(state, phase=Phase.TRAINING, deletion=None)
     yield Step(state=state, cleanup=(partial(_erase_older_checkpoints, context),))
 
@@ -223,14 +226,13 @@ def _complete(context: FederationContext, deletion: ActiveDeletion, report: Repo
     )
 
 
-def _stop_reason(context: FederationContext, state: FederationState) -> str:
+def _stop_reason(opened: OpenDeletion, state: FederationState) -> str:
     """Return why recovery ends now; empty while it goes on."""
-    deletion = state.active_deletion()
+    context, deletion = opened.context, state.active_deletion()
     known = {record.client_id for record in context.ledger.clients()}
     if known and all(state.left_out.is_forgotten(client) for client in known):
         return "no client is left to recover with"
-    method = method_named(deletion.method)
-    if deletion.recovery_rounds < method.repair_rounds(validated_parameters(method, deletion.parameters)):
+    if deletion.recovery_rounds < opened.method.repair_rounds(opened.parameters):
         return ""
     classes = classes_left_out(context, state.exclusions.including(deletion.targets))
     if first_measurements(deletion)[-1].round == state.round:

@@ -12,7 +12,7 @@ import pytest
 
 from client.app import app as client_app
 from server.app import open_federation
-from server.deletion.measuring import forget_sets
+from server.deletion.open_deletion import forget_sets
 from server.federation.observing import observe_all
 from server.federation.presence import register_clients
 from server.federation.shadow_federations import ShadowFederations

@@ -170,7 +170,7 @@ class SeedRun:
             self.federations.train(title, grid, settings, run_id=2)
         state = newest(directory)
         with self.federations.open(grid, settings, run_id=2) as context:
-            done = [context.ledger.get(request.id) for request in filed]
+            done = [context.ledger.requests.get(request.id) for request in filed]
             wrong = [request for request in done if request.status is not Status.COMPLETED]
             if wrong:  # a finding too: some methods do not survive every federation
                 shutil.rmtree(directory)

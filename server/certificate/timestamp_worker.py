@@ -76,11 +76,11 @@ class TimestampWorker:
 
     def _look(self) -> None:
         """Note the requests that have been completed since the last time."""
-        newest = self.ledger.last_event_sequence()
+        newest = self.ledger.events.last_sequence()
         if self._after_event is None:
             self._waiting.update(dict.fromkeys(self._left()))
         elif newest != self._after_event:
-            for event in self.ledger.all_events(after=self._after_event):
+            for event in self.ledger.events.all(after=self._after_event):
                 if event.to_status is Status.COMPLETED:
                     self._waiting[event.request_id] = None
         self._after_event = newest
@@ -92,7 +92,7 @@ class TimestampWorker:
                 continue
             with suppress(RequestNotFound):
                 # A certificate of a request that is not completed may be written once more.
-                if self.ledger.get(path.parent.name).status is Status.COMPLETED:
+                if self.ledger.requests.get(path.parent.name).status is Status.COMPLETED:
                     yield path.parent.name
 
     def _stamp_next(self) -> float:

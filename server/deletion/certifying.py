@@ -60,7 +60,7 @@ def write_certificate(ledger: Ledger, report: ReportData, directory: Path, certi
 
 def last_event(ledger: Ledger, request_id: str) -> Event:
     """Return the newest event of a request."""
-    *_, newest = ledger.all_events(request_id)  # a request begins with one
+    *_, newest = ledger.events.all(request_id)  # a request begins with one
     return newest
 
 
@@ -123,16 +123,16 @@ def _request(ledger: Ledger, asked: ReportedRequest) -> CertifiedRequest:
 
 def _place(ledger: Ledger, event: Event) -> LedgerPlace:
     """Return where `event` and the newest event of all stand in the chain."""
-    sequence, digest = ledger.event_head()
+    sequence, digest = ledger.events.head()
     return LedgerPlace(
-        event=Position(sequence=event.sequence, hash=ledger.event_hash(event.sequence) or ""),
+        event=Position(sequence=event.sequence, hash=ledger.events.hash_of(event.sequence) or ""),
         head=Position(sequence=sequence, hash=digest),
     )
 
 
 def _commitment(ledger: Ledger, request_id: str) -> str | None:
     """Return what the certificate says of the request's sample ids; None where it names none."""
-    target = ledger.target_of(ledger.get(request_id))
+    target = ledger.requests.target_of(ledger.requests.get(request_id))
     if target.client_id is None or not target.sample_ids:
         return None
     assert ledger.keys is not None, "a ServerApp opens its ledger with keys"

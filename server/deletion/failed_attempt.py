@@ -46,7 +46,7 @@ def finish_giving_up(context: FederationContext, state: FederationState) -> Step
     under_way = {Status.UNLEARNING}
     if state.phase is Phase.RECOVERING:
         under_way |= {Status.RECOVERING, Status.VERIFYING, Status.COMPLETED}
-    requests = [context.ledger.get(request_id) for request_id in state.deletion.request_ids]
+    requests = [context.ledger.requests.get(request_id) for request_id in state.deletion.request_ids]
     moved = [request for request in requests if request.status not in under_way]
     if not moved:
         return None

@@ -18,13 +18,16 @@ def to_schedule(ledger: Ledger) -> Iterator[Move]:
 
     Requests that are held stay where they are.
     """
-    for request in ledger.list_requests(statuses=(Status.RECEIVED,)):
+    for request in ledger.requests.select(statuses=(Status.RECEIVED,)):
         if request.is_held:
             continue
         to, reason = Status.SCHEDULED, ""
         try:
             check_admissible(
-                ledger, ledger.target_of(request), method=request.method, parameters=request.parameters
+                ledger,
+                ledger.requests.target_of(request),
+                method=request.method,
+                parameters=request.parameters,
             )
         except RequestError as exc:
             to, reason = Status.FAILED, str(exc)
@@ -40,7 +43,7 @@ def to_claim(
     """
     ready: list[DeletionRequest] = []
     notes: list[Note] = []
-    for request in ledger.list_requests(statuses=(Status.SCHEDULED,)):
+    for request in ledger.requests.select(statuses=(Status.SCHEDULED,)):
         if request.is_held:
             continue
         absent = waits_for(method_named(request.method), request.target, online)
@@ -62,12 +65,12 @@ def _served_together(
     first, method = ready[0], method_named(ready[0].method)
     if not method.info.several_at_once or not may_serve_together(settings, method):
         return [first]
-    accepted = ledger.accepted_loss(first.id)
+    accepted = ledger.requests.accepted_loss(first.id)
     others = (
         request
         for request in ready[1:]
         if request.method == first.method
         and dict(request.parameters) == dict(first.parameters)
-        and ledger.accepted_loss(request.id) == accepted
+        and ledger.requests.accepted_loss(request.id) == accepted
     )
     return [first, *others]

@@ -40,14 +40,14 @@ NOT_MEASURED = (
 def report_of(opened: OpenDeletion, state: FederationState, request_id: str) -> ReportData:
     """Gather everything that is known about the request `request_id` of the active deletion."""
     deletion, context, ledger = state.active_deletion(), opened.context, opened.context.ledger
-    request = ledger.get(request_id)
+    request = ledger.requests.get(request_id)
     shadows = deletion.shadow_cost
     return ReportData(
         request=_request(
             request,
             opened,
             deletion,
-            reference_sha256=ledger.text_commitment(request_id, Kind.REFERENCE),
+            reference_sha256=ledger.requests.text_commitment(request_id, Kind.REFERENCE),
         ),
         federation=_federation(context.settings.federation, context.task, ledger, state.exclusions),
         model_hash_before=deletion.hash_before,
@@ -71,7 +71,7 @@ def report_of(opened: OpenDeletion, state: FederationState, request_id: str) -> 
         shadows=ExchangeCost(**_spent(shadows)) if shadows.exchanges else None,
         formulas=formula_costs(opened, state),
         measurements=tuple(deletion.measurements.get(request_id, ())),
-        events=tuple(_line(event) for event in ledger.all_events(request_id)),
+        events=tuple(_line(event) for event in ledger.events.all(request_id)),
         stop_rule=_stop_rule(
             name_of_test_score(context.task.score_name, classes_left_out(context, state.exclusions)),
             deletion.target_score,

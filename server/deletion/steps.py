@@ -56,10 +56,10 @@ def begin(
 ) -> Iterator[Step]:
     """Begin one deletion that serves all `requests`."""
     first, ledger = requests[0], context.ledger
-    accepted_loss, accepted_by = ledger.accepted_loss(first.id)
+    accepted_loss, accepted_by = ledger.requests.accepted_loss(first.id)
     deletion = ActiveDeletion(
         request_ids=tuple(request.id for request in requests),
-        targets=tuple(ledger.target_of(request) for request in requests),
+        targets=tuple(ledger.requests.target_of(request) for request in requests),
         method=first.method,
         parameters=dict(first.parameters),
         attempt=max(request.attempts for request in requests),
@@ -147,7 +147,7 @@ def _decide(context: FederationContext, state: FederationState, reason: str) -> 
     """Commit the recovered model, or go back to the model before."""
     deletion = state.active_deletion()
     # A checkpoint that was lost since has committed it: then there is no way back.
-    is_committed = context.ledger.get(deletion.request_ids[0]).status is not Status.RECOVERING
+    is_committed = context.ledger.requests.get(deletion.request_ids[0]).status is not Status.RECOVERING
     verdict = judge(
         deletion, max_score_loss=context.settings.max_score_loss, score_name=context.task.score_name
     )
@@ -177,14 +177,16 @@ def verify(context: FederationContext, state: FederationState) -> Iterator[Step]
     context.clients.notify(state.round, opened.forget_sets)
     for request_id in deletion.request_ids:
         # Before a crash: the ledger names the certificate that was written then.
-        if context.ledger.get(request_id).status is not Status.COMPLETED:
+        if context.ledger.requests.get(request_id).status is not Status.COMPLETED:
             # This one only checks the fence: an older process must not write over what is certified.
             yield Step(state=state)
             yield Step(
                 state=state, moves=(_complete(context, deletion, report_of(opened, state, request_id)),)
             )
             _log.info("Deletion request %s is completed.", request_id)
-    if any(context.ledger.get(request_id).submitted_role == SITE for request_id in deletion.request_ids):
+    if any(
+        context.ledger.requests.get(request_id).submitted_role == SITE for request_id in deletion.request_ids
+    ):
         # Who asked at its own site learns that it is done; a forgotten client would hear of it never.
         context.clients.restrict(state)
         context.clients.notify(state.round, opened.forget_sets)

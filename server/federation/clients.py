@@ -81,12 +81,14 @@ class Clients:
     def restrict(self, state: FederationState) -> None:
         """Tell the strategy who may train: not the forgotten, and not who waits to be, or is not yet for good."""
         ledger = self.writer.ledger
-        requests = ledger.list_requests(
+        requests = ledger.requests.select(
             statuses=(Status.RECEIVED, Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING)
         )
         self._site_requests.follow(ledger, requests)
         # What a request asks for never changes, and a list of ids can be long.
-        self._waiting = {item.id: self._waiting.get(item.id) or ledger.target_of(item) for item in requests}
+        self._waiting = {
+            item.id: self._waiting.get(item.id) or ledger.requests.target_of(item) for item in requests
+        }
         # The ledger may be a step behind the checkpoint.
         waiting = [*self._waiting.values(), *(() if state.deletion is None else state.deletion.targets)]
         plan = replace(

@@ -87,10 +87,10 @@ class SiteRequests:
         listed = list(waiting)
         if self._open is None:  # once: what was filed before this process began
             self._open = set()
-            listed = ledger.list_requests()
+            listed = ledger.requests.select()
         now = {request.id: request for request in listed if request.submitted_role == SITE}
         for request_id in [known for known in self._open if known not in now]:
-            now[request_id] = ledger.get(request_id)
+            now[request_id] = ledger.requests.get(request_id)
         for request in now.values():
             client = request.target.client_id or ""
             key = request.idempotency_key.removeprefix(_filed_as(client, ""))

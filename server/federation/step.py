@@ -11,7 +11,7 @@ from unlearning.requests import Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A request's next state in the ledger; fields as in `Ledger.move`."""
+    """A request's next state in the ledger; fields as in `LedgerWriter.move`."""
 
     request_id: str
     to: Status
@@ -23,7 +23,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """An event of a request that moves it nowhere; fields as in `Ledger.note`."""
+    """An event of a request that moves it nowhere; fields as in `LedgerWriter.note`."""
 
     request_id: str
     kind: str

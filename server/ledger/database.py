@@ -10,16 +10,17 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import cache
 from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 
+from server.ledger.records import Event, RoundRecord
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, IllegalMove, VersionMismatch
 from unlearning.runtime.durable_files import close_to_others, make_private, open_private
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 _log = getLogger(__name__)
+_Numbered = TypeVar("_Numbered", Event, RoundRecord)
+_PAGE_SIZE = 1000
 
 # How long a writer waits for the others; each holds the lock for a few milliseconds.
 BUSY_TIMEOUT_S = 20
@@ -176,6 +179,16 @@ class Database:
                 f"The ledger at {self.name} cannot be used: {cause}. "
                 "Check that its disk or server is up and writable, then try again."
             ) from exc
+
+
+def all_pages(read: Callable[[int, int], list[_Numbered]], *, after: int) -> Iterator[_Numbered]:
+    """Yield all rows that `read` gives after a sequence number, at most so many a page; a short page is the last."""
+    while True:
+        page = read(after, _PAGE_SIZE)
+        yield from page
+        if len(page) < _PAGE_SIZE:
+            return
+        after = page[-1].sequence
 
 
 def _alembic() -> "Config":

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
@@ -218,6 +219,21 @@ def _read(kind: type[_Record], row: sa.Row[Any], **given: Any) -> _Record:
     return kind(**own, **given)
 
 
+TARGET_FIELDS = ("granularity", "client_id", "class_label")
+"""What the column `target` of a request has: all but the ids of samples, which are in a table of their own."""
+
+
+def columns_of(table: sa.Table, *records: "DataclassInstance", **given: Any) -> dict[str, Any]:
+    """Return the values of a row: each column from the record with a field of its name, or from `given`."""
+    values = {
+        item.name: as_json(getattr(record, item.name))
+        for record in records
+        for item in fields(record)
+        if item.name in table.c
+    }
+    return values | given
+
+
 def as_json(value: Any) -> Any:
     """Return `value` without NaN and infinity, which JSON (and PostgreSQL) does not know: they become null."""
     if isinstance(value, float):
@@ -226,4 +242,4 @@ def as_json(value: Any) -> Any:
         return {str(key): as_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [as_json(item) for item in value]
-    return value
+    return str(value) if isinstance(value, StrEnum) else value

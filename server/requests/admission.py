@@ -63,10 +63,12 @@ def admit(
     target = ledger.key_target(new.target)
     complete = _complete_parameters(target, new.method, new.parameters, by_operator=by_operator)
     # A request sent twice gets its first answer, also when its client has been forgotten since.
-    if ledger.find(new.idempotency_key, new.submitted_by, new.submitted_role) is None:
+    if ledger.requests.find(new.idempotency_key, new.submitted_by, new.submitted_role) is None:
         _check_target(ledger, target)
         _check_eligible(ledger, target, new.method, complete)
-    return ledger.submit(replace(new, target=target, parameters=complete), now=now, allowance=allowance)
+    return ledger.requests.submit(
+        replace(new, target=target, parameters=complete), now=now, allowance=allowance
+    )
 
 
 def check_admissible(ledger: Ledger, target: Target, *, method: str, parameters: Mapping[str, Any]) -> None:

@@ -60,7 +60,7 @@ def plan(ledger: Ledger, target: Target) -> Plan:
 def past_deletions(ledger: Ledger) -> dict[str, Measured]:
     """Return what the completed deletions took, by method: unlearning and recovery together."""
     results: dict[str, list[Mapping[str, Any]]] = {}
-    for request in ledger.list_requests(statuses=(Status.COMPLETED,)):
+    for request in ledger.requests.select(statuses=(Status.COMPLETED,)):
         results.setdefault(request.method, []).append(request.result)
     return {
         method: Measured(

@@ -46,10 +46,10 @@ def may_serve_together(settings: RunSettings, method: Method) -> bool:
 def earlier_releases(ledger: Ledger) -> tuple[AccountedRelease, ...]:
     """Return the releases with noise so far, in their order, those of attempts that failed since included."""
     releases: dict[tuple[str, str], AccountedRelease] = {}
-    for request in ledger.list_requests():
+    for request in ledger.requests.select():
         if request.method not in METHODS or not METHODS[request.method].info.draws_noise:
             continue
-        for event in ledger.all_events(request.id):
+        for event in ledger.events.all(request.id):
             if event.kind == RELEASED:
                 release = from_plain(AccountedRelease, event.detail, exactly=True)
                 releases[release.name, release.after] = release

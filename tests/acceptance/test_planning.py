@@ -137,7 +137,7 @@ def test_an_unknown_client_has_no_plan(trained: InProcessFederation, federation)
 
 def test_what_a_deletion_took_is_in_the_next_plan(trained: InProcessFederation, found: Plan) -> None:
     """Medians over completed deletions of this federation, by method."""
-    [request] = trained.ledger.list_requests()
+    [request] = trained.ledger.requests.select()
     past = by_name(found)["puf-special"].measured
     assert past is not None
     assert past.deletions == 1

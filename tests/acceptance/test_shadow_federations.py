@@ -280,7 +280,7 @@ def test_a_kill_right_before_the_erasure_brings_no_shadow_model_back(federation,
     assert "1" in ShadowStore(one.directory).load().took_part
     one.new_grid()
     one.run(shadow_federations=NUM_SHADOWS)
-    assert one.ledger.get(request.id).status is Status.COMPLETED
+    assert one.ledger.requests.get(request.id).status is Status.COMPLETED
     assert "1" not in ShadowStore(one.directory).load().took_part
     report = one.report(request.id)
     assert LIRA_ONLINE in report["attacks"]["after"]

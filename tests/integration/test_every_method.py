@@ -116,7 +116,7 @@ def lived_through(
             done = CliRunner().invoke(app, command)
             assert done.exit_code == 0, f"{command}: {done.output}"
         run(deployment)
-        requests = ledger.list_requests()
+        requests = ledger.requests.select()
         assert [request.status for request in requests] == [Status.COMPLETED] * len(requests), [
             request.reason for request in requests
         ]
@@ -163,7 +163,7 @@ def served_in_process(
                 target = Target(Granularity.SAMPLE, target.client_id, frozenset(ids))
             federation.file(target, request.method, **request.parameters)
         federation.run()
-        return federation.ledger.list_requests()
+        return federation.ledger.requests.select()
 
 
 def test_no_method_is_left_out() -> None:

@@ -44,16 +44,16 @@ def test_a_site_cannot_ask_for_what_destroys_the_model(live: LiveFederation) -> 
     assert sent["key"] == key
     assert "Only an operator may ask puf-special for unlearning_rate = 100.0" in sent["answer"]
     assert [refusal.caller for refusal in live.ledger.refusals()] == [str(SITE)]
-    assert live.ledger.list_requests() == []
+    assert live.ledger.requests.select() == []
 
 
 def test_what_an_operator_chose_is_held_and_may_be_accepted(live: LiveFederation) -> None:
     """The model stays, rounds go on with everybody; then the operator accepts the loss by a command."""
     before = score(live)
     said = live.flower_unlearn("request", "--client", "2", "--parameter", "unlearning_rate=60")
-    request = live.ledger.get(said.split()[0])
+    request = live.ledger.requests.get(said.split()[0])
     live.wait_until_reached(request, Status.FAILED)
-    held = live.ledger.get(request.id)
+    held = live.ledger.requests.get(request.id)
     assert held.retryable
     assert "points lost, max-score-loss allows 5" in held.reason
     live.wait_for_rounds(1)

@@ -44,7 +44,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
     with live_federation(directory, num_clients=3, with_sessions=False) as live:
         live.wait_for_message(0, TRAIN)
         answer = live.flower_unlearn("request", "--client", "2")
-        client_2 = live.ledger.get(answer.split()[0])
+        client_2 = live.ledger.requests.get(answer.split()[0])
         live.wait_until_reached(client_2, Status.COMPLETED)
         num_trained = live.num_messages(2, TRAIN)
         live.wait_for_rounds(1)
@@ -53,11 +53,11 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
         ids = directory / "ids.txt"
         ids.write_text("\n".join(sorted(live.samples(1, 0, NUM_SAMPLES).sample_ids)))
         said = live.flower_unlearn("request", "--client", "1", "--samples", str(ids))
-        samples = live.ledger.get(said.split()[0])
+        samples = live.ledger.requests.get(said.split()[0])
         live.deployment.wait_until(
-            lambda: len(live.ledger.list_requests()) == 3, 120, "the site's request arrives"
+            lambda: len(live.ledger.requests.select()) == 3, 120, "the site's request arrives"
         )
-        (site,) = live.ledger.list_requests(client_id="0")
+        (site,) = live.ledger.requests.select(client_id="0")
         for request in (samples, site):
             live.wait_until_reached(request, Status.COMPLETED)
         live.wait_for_rounds(1)
@@ -126,7 +126,7 @@ def test_forgotten_samples_leave_the_training_and_their_client_stays(history: Hi
     assert last["participants"] == ["1"]
     assert last["num_examples"] == live.num_examples(1) - NUM_SAMPLES
     tombstones = DirectoryMemory(state_dir(live, 1)).tombstones()
-    assert tombstones.sample_ids == live.ledger.target_of(history.samples).sample_ids
+    assert tombstones.sample_ids == live.ledger.requests.target_of(history.samples).sample_ids
 
 
 def test_a_request_filed_at_a_site_is_completed_and_answered_there(history: History) -> None:
@@ -147,7 +147,7 @@ def test_the_report_tells_of_the_deletion(history: History, tmp_path: Path) -> N
     report = json.loads((tmp_path / f"report-{history.client_2.id}.json").read_text())
     assert report["request"]["client_id"] == "2"
     assert [item["stage"] for item in report["measurements"]] == ["before", "unlearned", "recovery"]
-    done = history.live.ledger.get(history.client_2.id)
+    done = history.live.ledger.requests.get(history.client_2.id)
     models = [report[f"model_hash_{when}"] for when in ("before", "after_unlearning", "after")]
     assert models == [done.result[f"model_hash_{when}"] for when in ("before", "unlearned", "after")]
     assert len(set(models)) == 3

@@ -152,13 +152,13 @@ def test_a_wrong_role_sees_no_button_and_is_refused_by_the_service(
         screen.open("/refusals")
         screen.wait_for("CancelRequest", "RedactRequest", "SubmitRequest")
         screen.picture("refusals")
-    assert guarded.ledger.list_requests() == [request]
+    assert guarded.ledger.requests.select() == [request]
     with console(driver, guarded.service.address, operator) as screen:
         screen.open(page)
         assert screen.count("main form") > 0
         screen.press("Cancel this request")
         screen.wait_for("cancelled")
-    assert guarded.ledger.get(request.id).status is Status.CANCELLED
+    assert guarded.ledger.requests.get(request.id).status is Status.CANCELLED
 
 
 def test_strangers_stay_outside_and_a_list_too_long_is_dropped(
@@ -191,4 +191,4 @@ def test_strangers_stay_outside_and_a_list_too_long_is_dropped(
         screen.wait_for("The list is longer than 64 MiB, the most that the service takes. Split it")
         assert screen.count("#samples[aria-invalid=true][aria-describedby~=samples-error]") == 1
         assert screen.peak_mib() - before < 40
-    assert guarded.ledger.list_requests() == [request]
+    assert guarded.ledger.requests.select() == [request]

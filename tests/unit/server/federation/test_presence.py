@@ -23,7 +23,7 @@ def after(seconds: float) -> datetime:
 @pytest.fixture
 def writer(sqlite_ledger: Ledger) -> LedgerWriter:
     """Of a ledger whose clock says an hour later than the heartbeats."""
-    return LedgerWriter(sqlite_ledger, sqlite_ledger.acquire_fence("test", now=NOW), lambda: after(3600))
+    return sqlite_ledger.live(sqlite_ledger.acquire_fence("test", now=NOW), lambda: after(3600))
 
 
 def seen(writer: LedgerWriter, member: Member | None) -> ClientRecord:

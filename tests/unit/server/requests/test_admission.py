@@ -6,7 +6,7 @@ import pytest
 
 from server.ledger import ClientRecord, Ledger, NewRequest
 from server.requests.admission import admit, check_admissible
-from tests.ledgers import CLIENT_3, CLIENT_4, NOW, advance
+from tests.ledgers import CLIENT_3, CLIENT_4, NOW, advance, live_at
 from unlearning.errors import (
     AlreadyForgotten,
     InvalidRequest,
@@ -24,7 +24,7 @@ def token(sqlite_ledger: Ledger) -> int:
 @pytest.fixture
 def ledger(sqlite_ledger: Ledger, token: int) -> Ledger:
     """The ledger of a federation with clients 3, 4 and 5."""
-    sqlite_ledger.register_clients([ClientRecord(name) for name in ("3", "4", "5")], token=token, now=NOW)
+    live_at(sqlite_ledger, token, NOW).register_clients([ClientRecord(name) for name in ("3", "4", "5")])
     return sqlite_ledger
 
 
@@ -46,7 +46,7 @@ def samples(*ids: str) -> Target:
 def test_an_admitted_request_is_in_the_ledger_with_every_parameter(ledger: Ledger) -> None:
     """The method's defaults are written down, so that the request says everything about itself."""
     request = file(ledger, parameters={"unlearning_rate": 1})
-    assert ledger.get(request.id).parameters == {
+    assert ledger.requests.get(request.id).parameters == {
         "unlearning_rate": 1.0,
         "as_published_code": False,
         "flip_at_client": False,
@@ -69,7 +69,7 @@ def test_an_unknown_client_is_refused_with_the_known_ones(ledger: Ledger, token:
     """The message lists the clients; a thousand do not fill the screen."""
     with pytest.raises(UnknownClient, match=r"no client '9'. Known: 3, 4, 5\."):
         file(ledger, Target(Granularity.CLIENT, "9"))
-    ledger.register_clients([ClientRecord(f"c{n}") for n in range(1000)], token=token, now=NOW)
+    live_at(ledger, token, NOW).register_clients([ClientRecord(f"c{n}") for n in range(1000)])
     with pytest.raises(UnknownClient, match=r"and 983 more\.$"):
         file(ledger, Target(Granularity.CLIENT, "9"))
 
@@ -140,8 +140,8 @@ def test_a_refused_request_leaves_nothing_in_the_ledger(ledger: Ledger) -> None:
     """Neither a request nor an event; the registry's own message of an unknown method passes through."""
     with pytest.raises(UnknownMethod, match="'magic'"):
         file(ledger, method="magic")
-    assert ledger.list_requests() == []
-    assert [event for event in ledger.events() if event.request_id] == []
+    assert ledger.requests.select() == []
+    assert [event for event in ledger.events.page() if event.request_id] == []
 
 
 def test_checking_again_refuses_what_has_been_forgotten_meanwhile(ledger: Ledger, token: int) -> None:

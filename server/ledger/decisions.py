@@ -1,15 +1,18 @@
-"""What operators do about a request beside the deletion: its deadline, hold, refusal, ground and texts."""
+"""What people decide about a request: to withdraw, retry, extend, hold, refuse, amend or redact it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from logging import getLogger
 from typing import Any
 
 import sqlalchemy as sa
 
-from server.ledger import schema, statements, texts
-from server.ledger.database import LedgerUnavailable
-from server.ledger.part import Part
+from server.ledger import statements, texts
+from server.ledger.database import Database, LedgerUnavailable
 from server.ledger.records import (
+    ACCEPTED_LOSS,
     AMENDED,
     EXTENDED,
     GROUND_BEFORE,
@@ -20,37 +23,90 @@ from server.ledger.records import (
 )
 from server.ledger.texts import Kind
 from unlearning.errors import IllegalMove, InvalidRequest
-from unlearning.gdpr import SOON, Amendment, check_extension, check_reason, parse_ground
-from unlearning.requests import ANSWERED_STATUSES, HOLDABLE_STATUSES, LEGAL_MOVES, DeletionRequest, Status
+from unlearning.gdpr import Amendment, check_extension, check_reason, parse_ground
+from unlearning.requests import HOLDABLE_STATUSES, LEGAL_MOVES, DeletionRequest, Status
 
 _log = getLogger(__name__)
-_requests = schema.requests
 
 
-class DeadlinesPart(Part):
-    """Deadlines, holds, refusals, and the texts of people."""
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """What people decide about a request that was filed.
+
+    Every method raises RequestNotFound where there is no request with this id.
+    """
+
+    database: Database
+
+    def cancel(self, request_id: str, *, by: str, now: datetime) -> DeletionRequest:
+        """Withdraw a request that has not begun; cancelling it again changes nothing.
+
+        Raises:
+            IllegalMove: it has begun or is over.
+        """
+        with self._deciding(request_id) as (connection, request):
+            if request.status is Status.CANCELLED:
+                return request
+            if Status.CANCELLED not in LEGAL_MOVES[request.status]:
+                raise IllegalMove(
+                    f"Request {request.id} is {request.status}; "
+                    "only a received or scheduled request can be cancelled."
+                )
+            return statements.write_move(
+                connection, request, Status.CANCELLED, actor=by, now=now, is_held=False
+            )
+
+    def retry(
+        self, request_id: str, *, by: str, now: datetime, accept_score_loss: float = 0.0
+    ) -> DeletionRequest:
+        """Schedule a failed request again, with its attempts counted from zero.
+
+        accept_score_loss: this time the model may lose so many points of score, whatever the settings allow; 0: no more
+        than they do. The event says who accepted it.
+
+        Raises:
+            IllegalMove: it has not failed, or trying again cannot help.
+            ConflictingRequest: another request for the same target is open.
+        """
+        with self._deciding(request_id) as (connection, request):
+            if request.status is not Status.FAILED:
+                raise IllegalMove(
+                    f"Request {request.id} is {request.status}; only a failed request can be retried."
+                )
+            if not request.retryable:
+                raise IllegalMove(
+                    f"Request {request.id} failed for good: {request.reason or 'no reason given'} "
+                    "File a new request with another method or other parameters."
+                )
+            statements.refuse_if_held(request)
+            statements.refuse_if_open(connection, request.target.key)
+            detail: dict[str, Any] = {}
+            if accept_score_loss:
+                text = f"{by} accepts that the model loses up to {accept_score_loss:g} points of score"
+                detail = {ACCEPTED_LOSS: accept_score_loss, "text": text}
+            return statements.write_move(
+                connection, request, Status.SCHEDULED, actor=by, now=now, detail=detail, attempts=0
+            )
 
     def extend(self, request_id: str, *, days: int, reason: str, by: str, now: datetime) -> DeletionRequest:
         """Put a request's deadline off, once and before it has passed.
 
         Raises:
-            RequestNotFound: there is none with this id.
             InvalidRequest: the days or the reason cannot be.
             IllegalMove: it was extended before, its deadline has passed, or it is answered.
         """
         days, reason = check_extension(days), check_reason("an extension", reason)
-        with self._database.writing() as connection:
-            request = statements.get(connection, request_id)
+        with self._deciding(request_id) as (connection, request):
             _refuse_extension(request, now.astimezone(UTC).date())
             due_on = request.due_on + timedelta(days=days)
-            named = texts.write(connection, request_number(request.id), {Kind.EXTENSION: reason})
             return statements.write_change(
                 connection,
                 request,
                 EXTENDED,
                 actor=by,
                 now=now,
-                detail={"days": days, "due_on": due_on.isoformat(), **named},
+                detail={"days": days, "due_on": due_on.isoformat()},
+                written={Kind.EXTENSION: reason},
                 due_on=due_on,
                 extended_days=days,
             )
@@ -59,52 +115,46 @@ class DeadlinesPart(Part):
         """Keep a request from beginning, because the data has to be kept; its deadline runs on.
 
         Raises:
-            RequestNotFound: there is none with this id.
             InvalidRequest: the reason cannot be.
             IllegalMove: it is held, has begun or is over.
         """
         reason = check_reason("a hold", reason)
-        with self._database.writing() as connection:
-            request = statements.get(connection, request_id)
+        with self._deciding(request_id) as (connection, request):
             if request.is_held:
                 raise IllegalMove(f"Request {request.id} is held already; release it to hold it anew.")
             if request.status not in HOLDABLE_STATUSES:
                 raise IllegalMove(
                     f"Request {request.id} is {request.status}; only one that has not begun can be held."
                 )
-            detail = texts.write(connection, request_number(request.id), {Kind.HOLD: reason})
+            written = {Kind.HOLD: reason}
             return statements.write_change(
-                connection, request, HELD, actor=by, now=now, detail=detail, is_held=True
+                connection, request, HELD, actor=by, now=now, written=written, is_held=True
             )
 
     def release(self, request_id: str, *, by: str, now: datetime, reason: str = "") -> DeletionRequest:
         """Lift a request's hold; where there is none, nothing changes.
 
         Raises:
-            RequestNotFound: there is none with this id.
             InvalidRequest: the reason, where one is given, cannot be.
         """
         reason = check_reason("lifting a hold", reason) if reason else ""
-        with self._database.writing() as connection:
-            request = statements.get(connection, request_id)
+        with self._deciding(request_id) as (connection, request):
             if not request.is_held:
                 return request
-            detail = texts.write(connection, request_number(request.id), {Kind.LIFTING: reason})
+            written = {Kind.LIFTING: reason}
             return statements.write_change(
-                connection, request, HOLD_LIFTED, actor=by, now=now, detail=detail, is_held=False
+                connection, request, HOLD_LIFTED, actor=by, now=now, written=written, is_held=False
             )
 
     def refuse(self, request_id: str, *, reason: str, by: str, now: datetime) -> DeletionRequest:
         """Answer a request without deletion; refusing it again changes nothing.
 
         Raises:
-            RequestNotFound: there is none with this id.
             InvalidRequest: the reason cannot be.
             IllegalMove: it has begun or is over.
         """
         reason = check_reason("a refusal", reason)
-        with self._database.writing() as connection:
-            request = statements.get(connection, request_id)
+        with self._deciding(request_id) as (connection, request):
             if request.status is Status.REFUSED:
                 return request
             if Status.REFUSED not in LEGAL_MOVES[request.status]:
@@ -112,9 +162,14 @@ class DeadlinesPart(Part):
                     f"Request {request.id} is {request.status}; only one that has not begun, or has failed, can be "
                     "refused."
                 )
-            detail = texts.write(connection, request_number(request.id), {Kind.REFUSAL: reason})
             return statements.write_move(
-                connection, request, Status.REFUSED, actor=by, now=now, detail=detail, is_held=False
+                connection,
+                request,
+                Status.REFUSED,
+                actor=by,
+                now=now,
+                written={Kind.REFUSAL: reason},
+                is_held=False,
             )
 
     def amend(self, request_id: str, *, what: Amendment, by: str, now: datetime) -> DeletionRequest:
@@ -123,12 +178,10 @@ class DeadlinesPart(Part):
         What stood there before stays in the ledger until `redact` erases it with all other texts.
 
         Raises:
-            RequestNotFound: there is none with this id.
             InvalidRequest: a text would be emptied.
             IllegalMove: its certificate, which names ground and reference, is being written.
         """
-        with self._database.writing() as connection:
-            request = statements.get(connection, request_id)
+        with self._deciding(request_id) as (connection, request):
             if request.status is Status.VERIFYING:
                 raise IllegalMove(
                     f"The certificate of request {request.id} is being written, which names its ground and its "
@@ -136,7 +189,7 @@ class DeadlinesPart(Part):
                 )
             changed = _changed_texts(request, what)
             ground = request.ground if what.ground is None else parse_ground(what.ground)
-            detail: dict[str, Any] = texts.write(connection, request_number(request.id), changed)
+            detail: dict[str, Any] = {}
             said = [str(kind) for kind in changed]
             if ground is not request.ground:
                 detail[GROUND_BEFORE] = request.ground and str(request.ground)
@@ -145,17 +198,19 @@ class DeadlinesPart(Part):
                 return request
             detail["text"] = ", ".join(said)
             return statements.write_change(
-                connection, request, AMENDED, actor=by, now=now, detail=detail, ground=ground and str(ground)
+                connection,
+                request,
+                AMENDED,
+                actor=by,
+                now=now,
+                detail=detail,
+                written=changed,
+                ground=ground and str(ground),
             )
 
     def redact(self, request_id: str, *, by: str, now: datetime) -> DeletionRequest:
-        """Erase what people wrote about a request: reference, note and reasons. Where nothing is left, nothing changes.
-
-        Raises:
-            RequestNotFound: there is none with this id.
-        """
-        with self._database.writing() as connection:
-            request = statements.get(connection, request_id)
+        """Erase the texts of people about a request: reference, note, reasons. Where none is left, nothing changes."""
+        with self._deciding(request_id) as (connection, request):
             erased = texts.erase(connection, request_number(request.id))
             if erased:
                 request = statements.write_change(
@@ -164,26 +219,15 @@ class DeadlinesPart(Part):
         self._clear_files()
         return request
 
-    def deadlines(self, today: date) -> tuple[int, int]:
-        """Return how many requests wait for an answer past their deadline, and how many are due within seven days."""
-        answered = [str(status) for status in ANSWERED_STATUSES]
-        query = sa.select(
-            sa.func.coalesce(sa.func.sum(sa.case((_requests.c.due_on < today, 1), else_=0)), 0),
-            sa.func.coalesce(sa.func.sum(sa.case((_requests.c.due_on >= today, 1), else_=0)), 0),
-        ).where(_requests.c.due_on <= today + SOON, _requests.c.status.not_in(answered))
-        with self._database.reading() as connection:
-            overdue, soon = connection.execute(query).one()
-        return int(overdue), int(soon)
-
-    def text_commitment(self, request_id: str, kind: Kind) -> str | None:
-        """Return the salted hash of a request's newest text of this kind; None where there never was one."""
-        with self._database.reading() as connection:
-            return texts.digest_of(connection, request_id, kind)
+    @contextmanager
+    def _deciding(self, request_id: str) -> Iterator[tuple[sa.Connection, DeletionRequest]]:
+        with self.database.writing() as connection:
+            yield connection, statements.get(connection, request_id)
 
     def _clear_files(self) -> None:
         """Clear what was erased; also after a call that found nothing left, in case one before was interrupted."""
         try:
-            done = self._database.clear(texts.TEXT)
+            done = self.database.clear(texts.TEXT)
         except LedgerUnavailable:
             done = False
         if not done:

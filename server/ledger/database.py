@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 
 from server.ledger.records import Event, RoundRecord
+from server.ledger.schema_rules import create_schema
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, IllegalMove, VersionMismatch
 from unlearning.runtime.durable_files import close_to_others, make_private, open_private
 
@@ -129,7 +130,7 @@ class Database:
                 yield connection
 
     def migrate(self) -> None:
-        """Bring the schema forward to the newest revision; safe when several processes do it at once.
+        """Create the schema in an empty database, or bring it forward; safe when several processes do it at once.
 
         Raises:
             LedgerUnavailable: the database cannot be written.
@@ -141,10 +142,15 @@ class Database:
             _make_private_file(Path(self._url.database or "").resolve())
         config = _alembic()
         with self.writing() as connection:
-            if self._known_revision(connection) == _revisions()[0]:
+            known = self._known_revision(connection)
+            if known == _revisions()[0]:
                 return
             config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            if known is None:
+                create_schema(connection)
+                command.stamp(config, "head")
+            else:
+                command.upgrade(config, "head")
 
     def refuse_newer(self) -> None:
         """Refuse a ledger of a newer schema than this program knows, for those who do not migrate it.

@@ -202,13 +202,14 @@ def open_federation(grid: Grid, run: AppRun, *, run_id: int) -> Iterator[Federat
         token = ledger.acquire_fence(f"{gethostname()}:{os.getpid()} run {run_id}", now=_now())
         writer = ledger.live(token, _now)
         erase_unfinished(state_dir)
-        clients = Clients(grid=sessions or grid, fedavg=fedavg, writer=writer)
+        clients = Clients(grid=sessions or grid, fedavg=fedavg, ledger=ledger, writer=writer)
         test_set = ServerTestSet(task, run.test, settings)
         yield FederationContext(
             settings=settings,
             task=task,
             federation=_profile(settings, task, run.test),
             state_dir=state_dir,
+            ledger=ledger,
             writer=writer,
             clients=clients,
             test_set=test_set,

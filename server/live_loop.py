@@ -24,13 +24,11 @@ from dataclasses import asdict, replace
 from logging import getLogger
 
 from server.deletion import queue, steps
-from server.deletion.failed_attempt import finish_giving_up
 from server.deletion.privacy_account import announce_account
+from server.deletion.steps import finish_abandoning
 from server.federation.context import FederationContext
-from server.federation.round_log import RoundResult
 from server.federation.scripted_requests import ScriptedRequest
-from server.federation.state import FederationState, Phase
-from server.federation.step import Move, RoundDone, Step
+from server.federation.state import FederationState, Move, Phase, RoundDone, RoundResult, Step
 from server.requests.admission import FEDERATION, admit
 from unlearning.errors import IllegalMove, RequestError, TrainingFailed
 from unlearning.methods.eligibility import FederationProfile
@@ -136,7 +134,7 @@ class LiveLoop:
         """
         ledger = self._context.ledger
         self._saved = None  # what is on disk may be of another process
-        verdict = finish_giving_up(self._context, state)
+        verdict = finish_abandoning(self._context, state)
         if verdict is not None:
             self.commit(verdict)
             state = verdict.state

@@ -41,7 +41,7 @@ from server.api.access import Role
 from server.api.deletion_pb2_grpc import DeletionServiceStub
 from server.api.tls import TlsFiles
 from server.http_api.tokens import make_token
-from server.ledger import ClientRecord, Ledger, NewRequest, chain, schema, seals, statements
+from server.ledger import ClientRecord, Ledger, NewRequest, chain, row_seals, schema, statements
 from server.ledger.database import Database
 from server.ledger.request_store import insert_row
 from unlearning.requests import Granularity, Status, Target
@@ -168,7 +168,7 @@ def _fill(url: str, load: Load) -> None:
                 idempotency_key=name,
             )
             row = insert_row(connection, new, (now.date(), now.date()), now)
-            sealed = {seals.REQUEST_SHA256: seals.request_hash(connection, row)}
+            sealed = {row_seals.REQUEST_SHA256: row_seals.request_hash(connection, row)}
             chain.append(connection, number + 1, "submitted", actor="load", detail=sealed, now=now)
             # Of ten, four are completed, five cancelled, and one is open.
             way = FORGETTING if number % 10 < 4 else (Status.CANCELLED,) if number % 10 < 9 else ()

@@ -4,14 +4,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from server.deletion.measuring import measure_beside
+from server.deletion.measurements import measure_beside
 from server.deletion.open_deletion import OpenDeletion
 from server.deletion.privacy_account import account_for
 from server.federation.gate import check_unlearned
-from server.federation.round_log import RoundResult
-from server.federation.state import ActiveDeletion, FederationState, Phase, Rollback
-from server.federation.step import Move, RoundDone, Step
-from server.federation.suspensions import with_left_out
+from server.federation.presence import with_left_out
+from server.federation.state import (
+    ActiveDeletion,
+    FederationState,
+    Move,
+    Phase,
+    Rollback,
+    RoundDone,
+    RoundResult,
+    Step,
+)
 from strategies.exchange import Exchange
 from strategies.messages import model_record
 from strategies.unlearning_strategy import UnlearningStrategy

@@ -19,8 +19,7 @@ from typing import Any
 
 from server.deletion.open_deletion import OpenDeletion
 from server.federation.context import FederationContext
-from server.federation.state import ActiveDeletion, FederationState, Phase
-from server.federation.step import Note
+from server.federation.state import ActiveDeletion, FederationState, Note, Phase
 from server.requests.privacy_budget import (
     FACT,
     RELEASE,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from server.federation.step import Move, Note
+from server.federation.state import Move, Note
 from server.ledger import Ledger
 from server.requests.admission import check_admissible
 from server.requests.planning import waits_for

@@ -10,7 +10,7 @@ work of one step.
                 model before beside it. The unlearned model is on trial.
     recover     an ordinary round without the forgotten data, which measures the model that it starts from; at last the
                 last model is measured, then the gate. Where it accepts the model, exclusions and phase change together
-                and the shadow models are erased. Where it does not, `give_up` goes back.
+                and the shadow models are erased. Where it does not, `abandon` goes back.
     verify      report and certificate, then the requests are completed and older checkpoints are erased.
 """
 
@@ -18,12 +18,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
-from pathlib import Path
 
-from server.deletion.certifying import write_certificate
+from server.deletion.completion import complete
 from server.deletion.exchanges import carry_out
-from server.deletion.failed_attempt import give_up
-from server.deletion.measuring import (
+from server.deletion.measurements import (
     classes_left_out,
     first_measurements,
     measure_beside,
@@ -31,17 +29,12 @@ from server.deletion.measuring import (
     score_on_test,
 )
 from server.deletion.open_deletion import OpenDeletion
-from server.deletion.privacy_account import result_of
 from server.deletion.report_facts import report_of
 from server.federation.context import FederationContext
 from server.federation.gate import judge, name_of_test_score, refusal
-from server.federation.state import ActiveDeletion, FederationState, Phase
-from server.federation.step import Move, RoundDone, Step
-from server.federation.suspensions import with_left_out
-from server.report import write_report
-from server.report.data import ReportData
+from server.federation.presence import with_left_out
+from server.federation.state import ActiveDeletion, FederationState, Move, Phase, RoundDone, Step
 from server.requests.admission import SITE
-from server.state_directory.files import REPORTS
 from strategies.sessions.session_grid import SessionGrid
 from unlearning.errors import MethodFailed, ModelRefused, RequestError, SessionError
 from unlearning.parameters import content_hash
@@ -102,7 +95,7 @@ def unlearn(context: FederationContext, state: FederationState) -> Iterator[Step
         failure = MethodFailed(str(exc), retryable=True)
     except RequestError as exc:  # the method, or what it takes, changed after the request was admitted
         failure = MethodFailed(str(exc), retryable=False)
-    yield give_up(context, state, failure)
+    yield abandon(context, state, failure)
 
 
 def recover(context: FederationContext, state: FederationState) -> Iterator[Step]:
@@ -152,7 +145,7 @@ def _decide(context: FederationContext, state: FederationState, reason: str) -> 
         deletion, max_score_loss=context.settings.max_score_loss, score_name=context.task.score_name
     )
     if not verdict.passes and not is_committed:
-        return give_up(context, state, refusal(deletion.request_ids[0], verdict))
+        return abandon(context, state, refusal(deletion.request_ids[0], verdict))
     state = replace(
         state,
         phase=Phase.VERIFYING,
@@ -181,7 +174,7 @@ def verify(context: FederationContext, state: FederationState) -> Iterator[Step]
             # This one only checks the fence: an older process must not write over what is certified.
             yield Step(state=state)
             yield Step(
-                state=state, moves=(_complete(context, deletion, report_of(opened, state, request_id)),)
+                state=state, moves=(complete(context, deletion, report_of(opened, state, request_id)),)
             )
             _log.info("Deletion request %s is completed.", request_id)
     if any(
@@ -198,34 +191,6 @@ def verify(context: FederationContext, state: FederationState) -> Iterator[Step]
 def _erase_older_checkpoints(context: FederationContext) -> None:
     erased = context.checkpoints.erase_older()
     _log.info("%d older checkpoint(s) erased: they still carried what was forgotten.", erased)
-
-
-def _complete(context: FederationContext, deletion: ActiveDeletion, report: ReportData) -> Move:
-    """Write a request's report and certificate; return the move that completes it with both in its result."""
-    request_id = report.request.id
-    directory = context.state_dir / REPORTS / request_id
-    write_report(directory, report)
-    certificate = {
-        "certificate_sha256": write_certificate(
-            context.ledger, report, directory, context.settings.certificate_key
-        )
-    }
-    _log.info("The report of %s is in %s.", request_id, directory)
-    return Move(
-        request_id=request_id,
-        to=Status.COMPLETED,
-        detail=certificate,
-        result={
-            "report": str(Path(REPORTS) / request_id / "report.html"),
-            **certificate,
-            "model_hash_before": deletion.hash_before,
-            "model_hash_unlearned": deletion.hash_unlearned,
-            "model_hash_after": report.model_hash_after,
-            "recovery_rounds": deletion.recovery_rounds,
-            "cost": _cost_of(deletion),
-            **result_of(deletion),
-        },
-    )
 
 
 def _stop_reason(opened: OpenDeletion, state: FederationState) -> str:
@@ -249,10 +214,71 @@ def _stop_reason(opened: OpenDeletion, state: FederationState) -> str:
     return ""
 
 
-def _cost_of(deletion: ActiveDeletion) -> dict[str, float]:
-    """Return what unlearning and recovery took together, for those who plan the next deletion."""
-    phases = (deletion.unlearning_cost, deletion.recovery_cost)
-    return {
-        "seconds": sum(cost.seconds for cost in phases),
-        "bytes": sum(cost.bytes_sent + cost.bytes_received for cost in phases),
-    }
+def abandon(context: FederationContext, state: FederationState, failure: MethodFailed | ModelRefused) -> Step:
+    """Go back to training with the model as it was; the requests wait for another try, or have failed."""
+    deletion = state.active_deletion()
+    _log.warning("Unlearning attempt %d failed: %s", deletion.attempt, failure)
+    status, reason, retryable = Status.SCHEDULED, str(failure), False
+    if isinstance(failure, ModelRefused):  # the same again would give the same: somebody has to decide
+        status, retryable = Status.FAILED, True
+    elif not failure.retryable:
+        status = Status.FAILED
+    elif deletion.attempt >= context.settings.max_attempts:
+        reason = f"{deletion.attempt} attempts failed, the last one because: {failure}"
+        status, retryable = Status.FAILED, True
+    return Step(
+        state=_go_back(state),
+        moves=tuple(
+            Move(request_id=request_id, to=status, reason=reason, retryable=retryable)
+            for request_id in deletion.request_ids
+        ),
+        ledger_first=True,
+        cleanup=(partial(context.preparations.discard, deletion),),
+    )
+
+
+def finish_abandoning(context: FederationContext, state: FederationState) -> Step | None:
+    """Give up all of an attempt, after a start, if the ledger says that it was being given up; else None.
+
+    A request may have been retried or cancelled since; one that failed tells the verdict for the others.
+    """
+    if state.deletion is None or state.phase not in (Phase.UNLEARNING, Phase.RECOVERING):
+        return None
+    under_way = {Status.UNLEARNING}
+    if state.phase is Phase.RECOVERING:
+        under_way |= {Status.RECOVERING, Status.VERIFYING, Status.COMPLETED}
+    requests = [context.ledger.requests.get(request_id) for request_id in state.deletion.request_ids]
+    moved = [request for request in requests if request.status not in under_way]
+    if not moved:
+        return None
+    failed = next((request for request in moved if request.status is Status.FAILED), None)
+    goes_back = failed is None and state.phase is Phase.UNLEARNING
+    return Step(
+        state=_go_back(state),
+        moves=tuple(
+            Move(
+                request_id=request.id,
+                to=Status.SCHEDULED if goes_back else Status.FAILED,
+                reason=moved[0].reason if failed is None else failed.reason,
+                retryable=failed.retryable if failed is not None else not goes_back,
+            )
+            for request in requests
+            if request.status in under_way
+        ),
+        ledger_first=True,
+        cleanup=(partial(context.preparations.discard, state.deletion),),
+    )
+
+
+def _go_back(state: FederationState) -> FederationState:
+    before = state.deletion.before if state.deletion is not None else None
+    if before is not None:
+        state = replace(
+            state,
+            parameters=before.parameters,
+            num_examples=before.num_examples,
+            prepared_since=before.prepared_since,
+            generations=before.generations,
+            scores=before.scores,
+        )
+    return replace(state, phase=Phase.TRAINING, deletion=None, is_resting=True)

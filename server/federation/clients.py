@@ -10,12 +10,11 @@ from logging import getLogger
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from server.federation.presence import register_clients
+from server.federation.presence import register_clients, suspended
+from server.federation.site_inbox import SiteRequests
 from server.federation.site_problems import SiteProblems
-from server.federation.site_requests import SiteRequests
 from server.federation.state import FederationState
-from server.federation.suspensions import suspended
-from server.ledger import WAITING, LedgerUnavailable, LedgerWriter
+from server.ledger import WAITING, Ledger, LedgerUnavailable, LedgerWriter
 from strategies.exchange import Exchange, exchange
 from strategies.fedavg import FedAvg
 from strategies.joint_exchange import JointMessages
@@ -40,6 +39,7 @@ class Clients:
 
     grid: Grid
     fedavg: FedAvg
+    ledger: Ledger
     writer: LedgerWriter
     refused: dict[str, str] = field(default_factory=dict)
     asked_again: Counter[str] = field(default_factory=Counter)
@@ -56,7 +56,7 @@ class Clients:
     def register(self, *, may_ask: bool = True) -> None:
         """Tell the ledger who is online, and when each client was last heard of; `may_ask` as in `Roster.online`."""
         self._looked_at = time.monotonic()
-        register_clients(self.writer, self.fedavg.roster.online(self.grid, may_ask=may_ask))
+        register_clients(self.ledger, self.writer, self.fedavg.roster.online(self.grid, may_ask=may_ask))
 
     def await_clients(self) -> None:
         """Wait for the clients that a round needs; `clients` and `watch` say meanwhile who is there and who is not."""
@@ -80,7 +80,7 @@ class Clients:
 
     def restrict(self, state: FederationState) -> None:
         """Tell the strategy who may train: not the forgotten, and not who waits to be, or is not yet for good."""
-        ledger = self.writer.ledger
+        ledger = self.ledger
         requests = ledger.requests.select(
             statuses=(Status.RECEIVED, Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING)
         )
@@ -112,11 +112,11 @@ class Clients:
         )
         self.refused |= done.refused
         self.asked_again.update(done.asked_again)
-        self.refused |= self._site_requests.take_all(self.writer.ledger, done.values, now=self.writer.now())
+        self.refused |= self._site_requests.take_all(self.ledger, done.values, now=self.writer.now())
         for client in [name for name, failure in done.failures.items() if failure.is_lasting]:
             node_id = messages[client].metadata.dst_node_id
             self.fedavg.roster.set_aside(node_id, done.failures[client].reason)
-        self._problems.take(messages, done, self.writer, self.fedavg.roster.unable)
+        self._problems.take(messages, done, self.ledger, self.writer, self.fedavg.roster.unable)
         return done
 
     def _look(self) -> None:

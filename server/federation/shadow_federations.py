@@ -25,8 +25,7 @@ import numpy as np
 from server.federation.clients import Clients
 from server.federation.observing import ServerTestSet
 from server.federation.shadow_store import ShadowState, ShadowStore
-from server.federation.state import FederationState
-from server.federation.step import Step
+from server.federation.state import FederationState, Step
 from strategies.exchange import Exchange
 from strategies.settings.run_config import RunSettings
 from strategies.shadows import (

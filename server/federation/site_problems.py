@@ -14,7 +14,7 @@ from typing import Any
 
 from flwr.app import Message
 
-from server.ledger import SITE_PROBLEMS, LedgerWriter
+from server.ledger import SITE_PROBLEMS, Ledger, LedgerWriter
 from strategies.exchange import Exchange, read_each
 from strategies.messages import PART, TRAIN, Json
 from unlearning.errors import UpdateRefused
@@ -40,6 +40,7 @@ class SiteProblems:
         self,
         messages: Mapping[str, Message],
         done: Exchange,
+        ledger: Ledger,
         writer: LedgerWriter,
         unable: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
@@ -59,7 +60,7 @@ class SiteProblems:
         )
         self.parts |= found
         problems = {**misfits(self.parts), **self.unloaded, **unable}
-        told = dict(writer.ledger.facts().get(SITE_PROBLEMS) or {}) if self.told is None else self.told
+        told = dict(ledger.facts().get(SITE_PROBLEMS) or {}) if self.told is None else self.told
         for client in sorted(problems):
             if told.get(client) != problems[client]:
                 _log.error("Client %s: %s", client, problems[client])

@@ -4,7 +4,7 @@ Import from here: `Ledger`, `LedgerWriter` (for the ServerApp), the records `Cli
 `Refusal`, `NewRequest`, `Allowance`, `Quota`, and the errors `LedgerUnavailable`, `LimitExceeded`. It is one SQLite
 file or one PostgreSQL database, shared by every process of the server host. Its invariants live in the database
 (migrations/), not only in this code. The events are chained by hashes (chain.py) and commit to all other rows
-(seals.py).
+(row_seals.py).
 
 This package may import `unlearning.requests`, `unlearning.pseudonyms` and `unlearning.errors`, nothing else of the
 project.

@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from server.ledger import chain, schema, seals, statements, texts
+from server.ledger import chain, row_seals, schema, statements, texts
 from server.ledger.database import Database
 from server.ledger.records import (
     ACCEPTED_LOSS,
@@ -77,7 +77,7 @@ class Requests:
             detail = {
                 "last_round_sequence": last_round,  # where watching the rounds begins
                 **texts.write(connection, row.number, written),
-                seals.REQUEST_SHA256: seals.request_hash(connection, row),
+                row_seals.REQUEST_SHA256: row_seals.request_hash(connection, row),
             }
             chain.append(connection, row.number, SUBMITTED, actor=new.submitted_by, detail=detail, now=now)
             return statements.request_in(connection, row)

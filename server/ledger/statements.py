@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from server.ledger import chain, schema, seals, texts
+from server.ledger import chain, row_seals, schema, texts
 from server.ledger.records import MOVED, no_such_request, request_id, request_number, target_of
 from unlearning.errors import ConflictingRequest, IllegalMove
 from unlearning.requests import OPEN_STATUSES, DeletionRequest, Status
@@ -126,6 +126,6 @@ def write_change(
     row = connection.execute(
         sa.update(_requests).where(_requests.c.number == number).values(values).returning(*_requests.c)
     ).one()
-    said[seals.REQUEST_SHA256] = seals.request_hash(connection, row)
+    said[row_seals.REQUEST_SHA256] = row_seals.request_hash(connection, row)
     chain.append(connection, number, kind, actor=actor, now=now, detail=said, move=move)
     return request_in(connection, row)

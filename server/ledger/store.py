@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from server.ledger import schema, seals
+from server.ledger import row_seals, schema
 from server.ledger.database import Database, all_pages
 from server.ledger.decisions import Decisions
 from server.ledger.event_store import Events
@@ -58,7 +58,7 @@ class Ledger:
 
     def live(self, token: int, now: Callable[[], datetime]) -> LedgerWriter:
         """Return what the live loop writes with, as the holder of the fence by this token. now: the clock."""
-        return LedgerWriter(ledger=self, database=self.database, token=token, now=now)
+        return LedgerWriter(database=self.database, token=token, now=now)
 
     @classmethod
     def open(cls, url: str, keys: SubjectKeys | None = None) -> "Ledger":
@@ -95,7 +95,7 @@ class Ledger:
                 .values(token=fence.c.token + 1, holder=holder, acquired_at=now)
                 .returning(fence.c.token)
             )
-            seals.seal_whole(connection, fence, now)
+            row_seals.seal_whole(connection, fence, now)
         assert token is not None, "the schema begins with the fence's row"
         return token
 
@@ -184,7 +184,7 @@ class Ledger:
                 insert = sa.insert(schema.refusals).returning(*schema.refusals.c)
                 written = connection.execute(insert, rows).all()
                 written = sorted(written, key=lambda row: row.sequence)
-                seals.seal_rows(connection, schema.refusals, written, rows[-1]["at"])
+                row_seals.seal_rows(connection, schema.refusals, written, rows[-1]["at"])
 
     def refusals(self, *, after: int = 0, limit: int = 1000, caller: str | None = None) -> list[Refusal]:
         """Return the newest `limit` refusals with a sequence number above `after`, in order; of one caller if given."""
@@ -221,7 +221,7 @@ def _bind(database: Database, keys: SubjectKeys) -> None:
             if known is None:
                 known, now = keys.identity, datetime.now(UTC)
                 connection.execute(sa.insert(facts).values(key=SUBJECT_KEY, value=known, at=now))
-                seals.seal_whole(connection, facts, now)
+                row_seals.seal_whole(connection, facts, now)
     if known != keys.identity:
         raise ConfigurationError(
             [

@@ -4,18 +4,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 
-from server.ledger import chain, schema, seals, statements
+from server.ledger import chain, row_seals, schema, statements
 from server.ledger.database import Database
 from server.ledger.records import ClientRecord, RoundRecord, as_json, columns_of, request_number, round_of
 from unlearning.errors import Fenced, IllegalMove
 from unlearning.requests import LEGAL_MOVES, DeletionRequest, Status
-
-if TYPE_CHECKING:
-    from server.ledger.store import Ledger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +20,9 @@ class LedgerWriter:
     """Moves, clients, rounds, and facts of the federation, as the holder of the fence writes them.
 
     Every method raises Fenced where a newer server process has taken over; then nothing was changed.
-    ledger: the same one, to read. now: the clock.
+    now: the clock.
     """
 
-    ledger: "Ledger"
     database: Database
     token: int
     now: Callable[[], datetime]
@@ -116,7 +112,7 @@ class LedgerWriter:
         with self._writing() as (connection, _):
             insert = sa.insert(schema.rounds).values(values).returning(*schema.rounds.c)
             row = connection.execute(insert).one()
-            seals.seal_rows(connection, schema.rounds, [row], record.at)
+            row_seals.seal_rows(connection, schema.rounds, [row], record.at)
         return round_of(row)
 
     def set_facts(self, facts: Mapping[str, Any]) -> None:
@@ -128,7 +124,7 @@ class LedgerWriter:
                 known = connection.execute(sa.update(table).where(table.c.key == key).values(values))
                 if known.rowcount == 0:
                     connection.execute(sa.insert(table).values(key=key, **values))
-            seals.seal_whole(connection, table, now)
+            row_seals.seal_whole(connection, table, now)
 
     @contextmanager
     def _writing(self) -> Iterator[tuple[sa.Connection, str]]:

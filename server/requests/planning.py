@@ -10,8 +10,7 @@ from typing import Any
 
 from server.ledger import Ledger, RoundRecord
 from server.requests.admission import check_admissible, federation_of
-from server.requests.comparisons import compared
-from server.requests.plan import Measured, Plan, PlannedMethod
+from server.requests.plan_data import Measured, Plan, PlannedMethod, compared
 from unlearning.errors import RequestError, UnknownClient
 from unlearning.methods.costs import CostSymbols, recovery_cost
 from unlearning.methods.eligibility import FederationProfile

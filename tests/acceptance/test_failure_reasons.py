@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 
-from server.federation.unresponsive import unresponsive_clients
+from server.federation.presence import unresponsive_clients
 from strategies.messages import UNLEARN, arrays_content, failure_values, reply_content, told_values, vector_of
 from tests.acceptance.test_hostile_clients import Hostile
 from tests.federation import SMALL, InProcessFederation, client

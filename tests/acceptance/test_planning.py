@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from server.api.server import serve
 from server.cli import app
-from server.requests.plan import Plan, PlannedMethod
+from server.requests.plan_data import Plan, PlannedMethod
 from server.requests.planning import past_deletions, plan
 from tests.federation import InProcessFederation, client
 from unlearning.errors import UnknownClient

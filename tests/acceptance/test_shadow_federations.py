@@ -108,7 +108,7 @@ def test_mia_u_finds_nothing_in_a_change_between_models_that_never_knew_the_targ
     """From the retrained model to the one two rounds later: no construction tells the target from test data."""
     forgets, observed = {}, []
     with open_federation(history.grid, history.app_run, run_id=1) as context:
-        register_clients(context.writer, context.clients.online())
+        register_clients(context.ledger, context.writer, context.clients.online())
         for state in (history.retrained, history.later):
             forgets = forget_sets(context.ledger, [client("1")])
             context.clients.restrict(state)

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from server.api import deletion_pb2 as pb
 from server.api.access import Caller, Role
 from server.api.server import Core, serve
-from server.federation.site_requests import SiteRequests
+from server.federation.site_inbox import SiteRequests
 from server.http_api.listening import HttpOptions, HttpServer, serve_http
 from server.http_api.tokens import make_token
 from server.ledger import ClientRecord, Ledger, schema

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from server.federation.unresponsive import REMEDY, sentence, unresponsive_clients
+from server.federation.presence import REMEDY, sentence, unresponsive_clients
 from server.ledger import SITE_PROBLEMS, WAITING, Ledger, LedgerUnavailable
 from server.ledger.database import Database
 from server.operations.checklist.finding import Finding, Installation, ok, problem, warning

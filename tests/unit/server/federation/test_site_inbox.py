@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from client.memory import DirectoryMemory, requests_to_send
-from server.federation.site_requests import MAX_A_DAY, SiteRequests
+from server.federation.site_inbox import MAX_A_DAY, SiteRequests
 from server.ledger import ClientRecord
 from strategies.site_requests import SITE_REQUEST_BYTES, SITE_REQUESTS
 from tests.ledgers import live_at

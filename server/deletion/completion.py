@@ -1,8 +1,8 @@
-"""Writes the certificate of a deletion beside its report, from what checkpoint, ledger and report say.
+"""Completes a request: writes its report and its certificate, from what checkpoint, ledger and report say.
 
-It is written before the ledger's completion, which notes its SHA-256 among the events that are chained. Its
-time is that of the last event, so one written again after a crash says the same: only the ledger's head, and
-the report's own time and so its hash, may have moved on.
+The certificate is written before the ledger's completion, whose event in the chain has its SHA-256. Its time is that
+of the last event, so one written again after a crash says the same: only the ledger's head, and the report's own time
+and so its hash, may have moved on.
 """
 
 import hashlib
@@ -23,16 +23,48 @@ from server.certificate.document import (
     encode,
 )
 from server.certificate.keys import key_id, signer
-from server.deletion.privacy_account import FINDING
+from server.deletion.privacy_account import FINDING, result_of
+from server.federation.context import FederationContext
+from server.federation.state import ActiveDeletion, Move
 from server.ledger import Event, Ledger
+from server.report import write_report
 from server.report.data import ReportData, ReportedRequest
+from server.state_directory.files import REPORTS
 from unlearning.pseudonyms import commitment
-from unlearning.requests import hash_of_ids
+from unlearning.requests import Status, hash_of_ids
 from unlearning.runtime.durable_files import write_atomically
 from unlearning.runtime.json_codec import to_plain
 from unlearning.verification.measurement import Measurement
 
 _log = getLogger(__name__)
+
+
+def complete(context: FederationContext, deletion: ActiveDeletion, report: ReportData) -> Move:
+    """Write a request's report and certificate; return the move that completes it with both in its result."""
+    request_id = report.request.id
+    directory = context.state_dir / REPORTS / request_id
+    write_report(directory, report)
+    certificate = {
+        "certificate_sha256": write_certificate(
+            context.ledger, report, directory, context.settings.certificate_key
+        )
+    }
+    _log.info("The report of %s is in %s.", request_id, directory)
+    return Move(
+        request_id=request_id,
+        to=Status.COMPLETED,
+        detail=certificate,
+        result={
+            "report": str(Path(REPORTS) / request_id / "report.html"),
+            **certificate,
+            "model_hash_before": deletion.hash_before,
+            "model_hash_unlearned": deletion.hash_unlearned,
+            "model_hash_after": report.model_hash_after,
+            "recovery_rounds": deletion.recovery_rounds,
+            "cost": _cost_of(deletion),
+            **result_of(deletion),
+        },
+    )
 
 
 def write_certificate(ledger: Ledger, report: ReportData, directory: Path, certificate_key: str) -> str:
@@ -145,6 +177,15 @@ def _privacy(report: ReportData) -> CertifiedPrivacy | None:
     if account is None:
         return None
     return CertifiedPrivacy(**{name: account[name] for name in CertifiedPrivacy.model_fields})
+
+
+def _cost_of(deletion: ActiveDeletion) -> dict[str, float]:
+    """Return what unlearning and recovery took together, for those who plan the next deletion."""
+    phases = (deletion.unlearning_cost, deletion.recovery_cost)
+    return {
+        "seconds": sum(cost.seconds for cost in phases),
+        "bytes": sum(cost.bytes_sent + cost.bytes_received for cost in phases),
+    }
 
 
 def _scores(measurement: Measurement | None) -> dict[str, object]:

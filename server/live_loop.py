@@ -29,7 +29,8 @@ from server.deletion.steps import finish_abandoning
 from server.federation.context import FederationContext
 from server.federation.scripted_requests import ScriptedRequest
 from server.federation.state import FederationState, Move, Phase, RoundDone, RoundResult, Step
-from server.requests.admission import FEDERATION, admit
+from server.ledger import FEDERATION
+from server.requests.admission import admit
 from unlearning.errors import IllegalMove, RequestError, TrainingFailed
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.requests import DeletionRequest, Status

@@ -11,8 +11,7 @@ import grpc
 
 from server.api import deletion_pb2 as pb
 from server.api.client import DeletionClient
-from server.ledger import ClientRecord, Ledger, RoundRecord
-from server.requests.admission import FEDERATION
+from server.ledger import FEDERATION, ClientRecord, Ledger, RoundRecord
 from tests.ledgers import live_at
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.requests import DeletionRequest, Granularity, Status, Target

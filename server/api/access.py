@@ -22,9 +22,8 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from server.api.errors import AccessDenied, NotAuthenticated
-from server.ledger import Ledger, RoundRecord
+from server.ledger import SITE, Ledger, RoundRecord
 from server.ledger.records import no_such_request
-from server.requests.admission import SITE
 from unlearning.errors import InvalidRequest
 from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Target
 

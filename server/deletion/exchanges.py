@@ -83,13 +83,6 @@ def _put_on_trial(
     state: FederationState, deletion: ActiveDeletion, found: UnlearningState
 ) -> FederationState:
     """Return `state` with the unlearned model, the one before beside it."""
-    before = Rollback(
-        parameters=state.parameters,
-        num_examples=state.num_examples,
-        prepared_since=state.prepared_since,
-        generations=state.generations,
-        scores=state.scores,
-    )
     return replace(
         state,
         round=state.round + 1,
@@ -99,7 +92,7 @@ def _put_on_trial(
         deletion=replace(
             deletion,
             method_state=None,
-            before=before,
+            before=Rollback.of(state),
             work=found.work,
             hash_unlearned=content_hash(found.parameters),
         ),

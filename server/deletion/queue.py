@@ -9,6 +9,7 @@ from server.requests.planning import waits_for
 from server.requests.privacy_budget import may_serve_together
 from strategies.settings.run_config import RunSettings
 from unlearning.errors import RequestError
+from unlearning.methods.method import Method
 from unlearning.methods.registry import method_named
 from unlearning.requests import DeletionRequest, Status
 
@@ -41,14 +42,15 @@ def to_claim(
 
     Also notes of those that wait for a client. noted: what was noted last, by request; brought up to date.
     """
-    ready: list[DeletionRequest] = []
+    ready: list[tuple[DeletionRequest, Method]] = []
     notes: list[Note] = []
     for request in ledger.requests.select(statuses=(Status.SCHEDULED,)):
         if request.is_held:
             continue
-        absent = waits_for(method_named(request.method), request.target, online)
+        method = method_named(request.method)
+        absent = waits_for(method, request.target, online)
         if not absent:
-            ready.append(request)
+            ready.append((request, method))
             continue
         text = f"waiting for {absent} to come online"
         if noted.get(request.id) != text:
@@ -59,16 +61,16 @@ def to_claim(
 
 
 def _served_together(
-    ledger: Ledger, settings: RunSettings, ready: Sequence[DeletionRequest]
+    ledger: Ledger, settings: RunSettings, ready: Sequence[tuple[DeletionRequest, Method]]
 ) -> list[DeletionRequest]:
     """Return the first of these requests, and those that are the same deletion where the method can do several."""
-    first, method = ready[0], method_named(ready[0].method)
+    first, method = ready[0]
     if not method.info.several_at_once or not may_serve_together(settings, method):
         return [first]
     accepted = ledger.requests.accepted_loss(first.id)
     others = (
         request
-        for request in ready[1:]
+        for request, _ in ready[1:]
         if request.method == first.method
         and dict(request.parameters) == dict(first.parameters)
         and ledger.requests.accepted_loss(request.id) == accepted

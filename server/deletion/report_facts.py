@@ -1,7 +1,9 @@
 """Gathers what the report of a deletion says, from the ledger, the state and the settings."""
 
 import platform
-from datetime import UTC, datetime
+from dataclasses import fields
+from datetime import UTC, date, datetime
+from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -93,25 +95,23 @@ def _request(
     reference_sha256: str | None,
 ) -> ReportedRequest:
     target, method = request.target, opened.method.info
+    known = {
+        item.name: _plain(getattr(source, item.name))
+        for source in (target, request)
+        for item in fields(ReportedRequest)
+        if hasattr(source, item.name)
+    }
     return ReportedRequest(
-        id=request.id,
-        target=target.describe(),
-        granularity=str(target.granularity),
-        client_id=target.client_id,
-        num_samples=target.num_samples or None,
-        class_label=target.class_label,
-        method=request.method,
-        method_title=method.title,
-        method_source=method.source,
-        parameters=opened.parameters.model_dump(),
-        submitted_by=request.submitted_by,
-        created_at=_text(request.created_at),
-        served_with=tuple(other for other in deletion.request_ids if other != request.id),
-        received_on=request.received_on.isoformat(),
-        due_on=request.due_on.isoformat(),
-        extended_days=request.extended_days,
-        ground=request.ground and str(request.ground),
-        reference_sha256=reference_sha256,
+        **known
+        | {
+            "target": target.describe(),
+            "num_samples": target.num_samples or None,
+            "method_title": method.title,
+            "method_source": method.source,
+            "parameters": opened.parameters.model_dump(),
+            "served_with": tuple(other for other in deletion.request_ids if other != request.id),
+            "reference_sha256": reference_sha256,
+        }
     )
 
 
@@ -128,12 +128,7 @@ def _federation(name: str, task: Task, ledger: Ledger, exclusions: Exclusions) -
 
 def _spent(cost: PhaseCost) -> dict[str, Any]:
     """Return what a phase has cost, as every phase of the report names it."""
-    return {
-        "seconds": cost.seconds,
-        "bytes_sent": cost.bytes_sent,
-        "bytes_received": cost.bytes_received,
-        "peak_memory": cost.peak_memory,
-    }
+    return {item.name: getattr(cost, item.name) for item in fields(ExchangeCost)}
 
 
 def _not_switched_on(settings: RunSettings) -> list[str]:
@@ -180,3 +175,12 @@ def _version(package: str) -> str:
 
 def _text(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="seconds")
+
+
+def _plain(value: Any) -> Any:
+    """Return a request's value as the report has it: times and days as text, letters without their class."""
+    if isinstance(value, datetime):
+        return _text(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value) if isinstance(value, StrEnum) else value

@@ -34,7 +34,7 @@ from server.federation.context import FederationContext
 from server.federation.gate import judge, name_of_test_score, refusal
 from server.federation.presence import with_left_out
 from server.federation.state import ActiveDeletion, FederationState, Move, Phase, RoundDone, Step
-from server.requests.admission import SITE
+from server.ledger import SITE
 from strategies.sessions.session_grid import SessionGrid
 from unlearning.errors import MethodFailed, ModelRefused, RequestError, SessionError
 from unlearning.parameters import content_hash
@@ -272,13 +272,5 @@ def finish_abandoning(context: FederationContext, state: FederationState) -> Ste
 
 def _go_back(state: FederationState) -> FederationState:
     before = state.deletion.before if state.deletion is not None else None
-    if before is not None:
-        state = replace(
-            state,
-            parameters=before.parameters,
-            num_examples=before.num_examples,
-            prepared_since=before.prepared_since,
-            generations=before.generations,
-            scores=before.scores,
-        )
+    state = state if before is None else before.undo(state)
     return replace(state, phase=Phase.TRAINING, deletion=None, is_resting=True)

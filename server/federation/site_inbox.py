@@ -10,8 +10,8 @@ from datetime import date, datetime
 from logging import getLogger
 from typing import Any
 
-from server.ledger import Allowance, Ledger, LedgerUnavailable, NewRequest, Quota, Refusal
-from server.requests.admission import SITE, admit
+from server.ledger import SITE, Allowance, Ledger, LedgerUnavailable, NewRequest, Quota, Refusal
+from server.requests.admission import admit
 from strategies.messages import Json
 from strategies.site_requests import SITE_REQUESTS
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, InvalidRequest

@@ -8,9 +8,9 @@ training ──► unlearning ──► recovering ──► verifying ──►
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from server.federation.earlier_settings import SettingsSince
 from server.federation.presence import Suspension
@@ -68,6 +68,15 @@ class Rollback:
     prepared_since: Mapping[str, int]
     generations: Mapping[str, str]
     scores: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, state: "FederationState") -> Self:
+        """Return what of `state` comes back."""
+        return cls(**{item.name: getattr(state, item.name) for item in fields(cls)})
+
+    def undo(self, state: "FederationState") -> "FederationState":
+        """Return `state` as it was."""
+        return replace(state, **{item.name: getattr(self, item.name) for item in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,9 @@ project.
 
 from server.ledger.database import LedgerUnavailable
 from server.ledger.records import (
+    FEDERATION,
     LEFT_OUT,
+    SITE,
     SITE_PROBLEMS,
     UNBOUNDED,
     WAITING,
@@ -29,7 +31,9 @@ from server.ledger.store import Ledger
 from server.ledger.writer import LedgerWriter
 
 __all__ = [
+    "FEDERATION",
     "LEFT_OUT",
+    "SITE",
     "SITE_PROBLEMS",
     "UNBOUNDED",
     "WAITING",

@@ -14,8 +14,7 @@ from server.api.server import Core, serve
 from server.federation.site_inbox import SiteRequests
 from server.http_api.listening import HttpOptions, HttpServer, serve_http
 from server.http_api.tokens import make_token
-from server.ledger import ClientRecord, Ledger, schema
-from server.requests.admission import SITE
+from server.ledger import SITE, ClientRecord, Ledger, schema
 from tests.deletion_service import ANSWERED_S, LiveLoop, erasure
 from tests.ledgers import NOW, live_at, submit
 from unlearning.errors import ConflictingRequest

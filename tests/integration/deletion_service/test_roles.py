@@ -13,9 +13,8 @@ from server.api.errors import AccessDenied
 from server.api.limits import Limits
 from server.api.server import RunningServer, serve
 from server.api.tls import TlsFiles
-from server.ledger import Ledger, Refusal
+from server.ledger import SITE, Ledger, Refusal
 from server.ledger.request_store import Requests
-from server.requests.admission import SITE
 from tests import ledgers
 from tests.certificates import Authority
 from tests.deletion_service import SERVICE, LiveLoop, answer, submit

@@ -50,7 +50,8 @@ class Decisions:
             if Status.CANCELLED not in LEGAL_MOVES[request.status]:
                 raise IllegalMove(
                     f"Request {request.id} is {request.status}; "
-                    "only a received or scheduled request can be cancelled."
+                    "only a received or scheduled request can be cancelled.",
+                    code="begun",
                 )
             return statements.write_move(
                 connection, request, Status.CANCELLED, actor=by, now=now, is_held=False
@@ -71,12 +72,14 @@ class Decisions:
         with self._deciding(request_id) as (connection, request):
             if request.status is not Status.FAILED:
                 raise IllegalMove(
-                    f"Request {request.id} is {request.status}; only a failed request can be retried."
+                    f"Request {request.id} is {request.status}; only a failed request can be retried.",
+                    code="not-failed",
                 )
             if not request.retryable:
                 raise IllegalMove(
-                    f"Request {request.id} failed for good: {request.reason or 'no reason given'} "
-                    "File a new request with another method or other parameters."
+                    f"Request {request.id} failed permanently: {request.reason or 'no reason given'} "
+                    "File a new request with another method or other parameters.",
+                    code="not-retryable",
                 )
             statements.refuse_if_held(request)
             statements.refuse_if_open(connection, request.target.key)
@@ -121,10 +124,13 @@ class Decisions:
         reason = check_reason("a hold", reason)
         with self._deciding(request_id) as (connection, request):
             if request.is_held:
-                raise IllegalMove(f"Request {request.id} is held already; release it to hold it anew.")
+                raise IllegalMove(
+                    f"Request {request.id} is held already; release it to hold it again.", code="held"
+                )
             if request.status not in HOLDABLE_STATUSES:
                 raise IllegalMove(
-                    f"Request {request.id} is {request.status}; only one that has not begun can be held."
+                    f"Request {request.id} is {request.status}; only one that has not begun can be held.",
+                    code="begun",
                 )
             written = {Kind.HOLD: reason}
             return statements.write_change(
@@ -160,7 +166,8 @@ class Decisions:
             if Status.REFUSED not in LEGAL_MOVES[request.status]:
                 raise IllegalMove(
                     f"Request {request.id} is {request.status}; only one that has not begun, or has failed, can be "
-                    "refused."
+                    "refused.",
+                    code="begun",
                 )
             return statements.write_move(
                 connection,
@@ -185,7 +192,8 @@ class Decisions:
             if request.status is Status.VERIFYING:
                 raise IllegalMove(
                     f"The certificate of request {request.id} is being written, which names its ground and its "
-                    "reference. Change them when it is completed."
+                    "reference. Change them when it is completed.",
+                    code="being-certified",
                 )
             changed = _changed_texts(request, what)
             ground = request.ground if what.ground is None else parse_ground(what.ground)
@@ -243,20 +251,26 @@ def _changed_texts(request: DeletionRequest, what: Amendment) -> dict[Kind, str]
         if text is None or text == getattr(request, kind):
             continue
         if not text:
-            raise InvalidRequest(f"A {kind} is changed, not emptied; `redact` erases what was written.")
+            raise InvalidRequest(
+                f"A {kind} is changed, not emptied; `redact` erases what was written.", code="text-emptied"
+            )
         found[kind] = text
     return found
 
 
 def _refuse_extension(request: DeletionRequest, today: date) -> None:
     if request.is_answered:
-        raise IllegalMove(f"Request {request.id} is {request.status}; there is nothing to extend.")
+        raise IllegalMove(
+            f"Request {request.id} is {request.status}; there is nothing to extend.", code="answered"
+        )
     if request.extended_days:
         raise IllegalMove(
             f"Request {request.id} was extended by {request.extended_days} days, to {request.due_on}; a deadline is "
-            "extended once."
+            "extended once.",
+            code="extended",
         )
     if request.is_overdue(today):
         raise IllegalMove(
-            f"Request {request.id} was due on {request.due_on}; a deadline is extended before it has passed."
+            f"Request {request.id} was due on {request.due_on}; a deadline is extended before it has passed.",
+            code="deadline-passed",
         )

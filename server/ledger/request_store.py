@@ -120,7 +120,8 @@ class Requests:
             target = load_target(connection, request_number(request.id), request.target, self.keys)
         if target.num_samples and not target.sample_ids:
             raise IllegalMove(
-                f"Request {request.id} is {request.status}, and the ids of its samples are erased. File it again."
+                f"Request {request.id} is {request.status}, and the ids of its samples are erased. File it again.",
+                code="ids-erased",
             )
         return target
 
@@ -193,7 +194,9 @@ def _refuse_another(connection: sa.Connection, known: DeletionRequest, new: NewR
         return
     raise ConflictingRequest(
         f"The idempotency key belongs to request {known.id} ({known.target.describe()}, {known.method}), which asks "
-        "for something else. Use a new key."
+        "for something else. Use a new key.",
+        code="key-used",
+        request=known.id,
     )
 
 
@@ -284,7 +287,8 @@ def _refuse_if_over(connection: sa.Connection, new: NewRequest, allowance: Allow
         if (num_open or 0) >= allowance.max_open:
             raise LimitExceeded(
                 f"{new.submitted_by!r} has {num_open:,} open requests; at most {allowance.max_open:,} are allowed. "
-                "Wait until some are over, or cancel some."
+                "Wait until some have ended, or cancel some.",
+                code="open-requests",
             )
     quota = allowance.daily
     if quota is None:
@@ -297,5 +301,6 @@ def _refuse_if_over(connection: sa.Connection, new: NewRequest, allowance: Allow
         raise LimitExceeded(
             f"{new.submitted_by!r} has filed {count:,} requests naming {named:,} samples within 24 hours, cancelled "
             f"ones included; with this one it would be over the quota of {quota.requests_per_day:,} requests and "
-            f"{quota.samples_per_day:,} samples. Try again tomorrow, or ask the federation's operator to file it."
+            f"{quota.samples_per_day:,} samples. Try again tomorrow, or ask the federation's operator to file it.",
+            code="daily-quota",
         )

@@ -48,7 +48,9 @@ def refuse_if_open(connection: sa.Connection, target_key: str) -> None:
         state = f"{row.status} and held" if row.is_held else row.status
         raise ConflictingRequest(
             f"Request {request_id(row.number)} ({target_of(row).describe()}) is {state} and concerns the "
-            "same target. Wait until it is over, or cancel it."
+            "same target. Wait until it has ended, or cancel it.",
+            code="target-open",
+            request=request_id(row.number),
         )
 
 
@@ -61,7 +63,8 @@ def refuse_if_held(request: DeletionRequest) -> None:
     if request.is_held:
         raise IllegalMove(
             f"Request {request.id} is held, so it does not begin. "
-            f"Lift the hold first: flower-unlearn release {request.id}"
+            f"Lift the hold first: flower-unlearn release {request.id}",
+            code="held",
         )
 
 

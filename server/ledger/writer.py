@@ -57,7 +57,9 @@ class LedgerWriter:
             if request.status is to:
                 return request
             if to not in LEGAL_MOVES[request.status]:
-                raise IllegalMove(f"Request {request.id} is {request.status}; it may not become {to}.")
+                raise IllegalMove(
+                    f"Request {request.id} is {request.status}; it may not become {to}.", code="no-such-move"
+                )
             if to in (Status.SCHEDULED, Status.UNLEARNING):
                 statements.refuse_if_held(request)
             changes: dict[str, Any] = {"retryable": retryable and to is Status.FAILED}

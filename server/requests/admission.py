@@ -91,7 +91,8 @@ def _resolve(
     beyond = "" if by_operator else "; ".join(beyond_safe_range(valid))
     if beyond:
         raise InvalidRequest(
-            f"Only an operator may ask {name} for {beyond}. Stay within the range, or ask the federation's operator."
+            f"Only an operator may ask {name} for {beyond}. Stay within the range, or ask the federation's operator.",
+            code="beyond-safe-range",
         )
     return method, valid.model_dump(mode="json")
 
@@ -112,9 +113,12 @@ def _check_target(ledger: Ledger, target: Target) -> None:
         if not known:
             raise UnknownClient(
                 f"There is no client {target.client_id!r}: the federation has not started, no client "
-                "has joined yet. Start it, then try again."
+                "has joined yet. Start it, then try again.",
+                code="not-started",
             )
-        raise UnknownClient(f"There is no client {target.client_id!r}. Known: {_some(known, ', ')}.")
+        raise UnknownClient(
+            f"There is no client {target.client_id!r}. Known: {_some(known, ', ')}.", code="no-such-client"
+        )
     _refuse_if_forgotten(ledger.exclusions(concerning=target), target)
 
 
@@ -161,7 +165,9 @@ def _refuse_if_forgotten(forgotten: Exclusions, target: Target) -> None:
 def _check_text(what: str, text: str) -> None:
     if not text or len(text) > MAX_ID_LENGTH or not text.isprintable():
         # Not repeated: a message is logged, and whoever knows a key can learn what it was used for.
-        raise InvalidRequest(f"Malformed {what}: it is 1 to {MAX_ID_LENGTH} printable characters.")
+        raise InvalidRequest(
+            f"Malformed {what}: it is 1 to {MAX_ID_LENGTH} printable characters.", code="malformed-text"
+        )
 
 
 def _some(items: Sequence[str], separator: str) -> str:

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 
 from server.ledger import ClientRecord, Ledger, LimitExceeded, Quota, RoundRecord
-from server.ledger.schema import metadata
 from tests.ledgers import CLIENT_4, LATER, NOW, advance, live_at, refusal, submit
+from tests.raising import raises
 from unlearning.errors import ConflictingRequest, Fenced, IllegalMove, RequestNotFound
 from unlearning.requests import LEGAL_MOVES, DeletionRequest, Exclusions, Forget, Granularity, Status, Target
 
@@ -67,14 +65,14 @@ def test_the_same_request_with_the_same_key_is_one_request(ledger: Ledger) -> No
 def test_a_key_cannot_be_used_for_another_request(ledger: Ledger) -> None:
     """The same key with other content is refused, and the message names the first request."""
     submit(ledger)
-    with pytest.raises(ConflictingRequest, match=r"key belongs to request r-000001"):
+    with raises(ConflictingRequest, "key-used", request="r-000001"):
         submit(ledger, parameters={"rate": 3.0})
 
 
 def test_a_target_has_one_open_request(ledger: Ledger) -> None:
     """Whatever of a client is to be forgotten; it stands in nobody else's way, and once it is over in nobody's."""
     first = submit(ledger)
-    with pytest.raises(ConflictingRequest, match=r"r-000001 .client 3. is received"):
+    with raises(ConflictingRequest, "target-open", request="r-000001"):
         submit(ledger, Target(Granularity.SAMPLE, "3", frozenset({"1"})), key="other")
     other = submit(ledger, Target(Granularity.CLASS, class_label=3), key="other")
     assert [item.id for item in ledger.requests.select()] == [first.id, other.id]
@@ -95,26 +93,11 @@ def test_requests_can_be_listed_by_status_and_client(ledger: Ledger, token: int)
 @pytest.mark.parametrize("request_id", ["r-000009", "9", "r-x", "r-99999999999999", "", "r-1'--"])
 def test_an_unknown_id_is_not_found(ledger: Ledger, request_id: str) -> None:
     """Ids that no request has are refused, well-formed or not."""
-    with pytest.raises(RequestNotFound, match="No deletion request"):
+    with pytest.raises(RequestNotFound):
         ledger.requests.get(request_id)
 
 
 # Moves
-
-
-def test_the_database_knows_exactly_the_legal_moves_of_the_code(sql: sa.Engine) -> None:
-    """The migration's table and LEGAL_MOVES agree."""
-    with sql.connect() as connection:
-        rows = connection.execute(sa.text("SELECT from_status, to_status FROM legal_moves")).all()
-    assert {(row[0], row[1]) for row in rows} == {
-        (str(source), str(to)) for source, targets in LEGAL_MOVES.items() for to in targets
-    }
-
-
-def test_the_migrations_make_the_tables_that_the_code_uses(sql: sa.Engine) -> None:
-    """Alembic finds no difference between the database and server/ledger/schema.py."""
-    with sql.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
 
 
 @pytest.mark.parametrize("source", [source for source, illegal in ILLEGAL_MOVES.items() if illegal])
@@ -125,9 +108,9 @@ def test_an_illegal_move_is_refused_by_code_and_database(
     request = advance(ledger, submit(ledger).id, source, token)
     update = sa.text("UPDATE requests SET status = :to WHERE number = 1")
     for to in ILLEGAL_MOVES[source]:
-        with pytest.raises(IllegalMove, match=f"{request.id} is {source}; it may not become {to}"):
+        with raises(IllegalMove, "no-such-move"):
             live_at(ledger, token, LATER).move(request.id, to)
-        with pytest.raises(sa.exc.IntegrityError, match="illegal move"), sql.begin() as connection:
+        with pytest.raises(sa.exc.IntegrityError), sql.begin() as connection:
             connection.execute(update, {"to": str(to)})
         assert ledger.requests.get(request.id).status is source
 
@@ -199,7 +182,7 @@ def test_an_old_token_changes_nothing(ledger: Ledger, token: int) -> None:
         lambda: live_at(ledger, token).check_fence(),
     ]
     for write in writes:
-        with pytest.raises(Fenced, match="its successor"):
+        with pytest.raises(Fenced):
             write()
     assert (ledger.events.page(), ledger.clients(), ledger.rounds(), ledger.facts()) == (events, [], [], {})
     assert ledger.requests.get(request.id) == request
@@ -220,7 +203,7 @@ def test_only_a_request_that_has_not_begun_can_be_cancelled(
     if status in (Status.RECEIVED, Status.SCHEDULED, Status.CANCELLED):
         assert ledger.decisions.cancel(request.id, by="ada", now=LATER).status is Status.CANCELLED
     else:
-        with pytest.raises(IllegalMove, match=f"is {status}; only a received or scheduled"):
+        with raises(IllegalMove, "begun"):
             ledger.decisions.cancel(request.id, by="ada", now=LATER)
 
 
@@ -245,9 +228,9 @@ def test_the_last_retry_says_how_much_score_may_be_lost(ledger: Ledger, token: i
 
 
 def test_a_failure_for_good_is_not_retried(ledger: Ledger, token: int) -> None:
-    """The refusal repeats why it failed."""
+    """Only a failure that another attempt can mend is tried again."""
     request = advance(ledger, submit(ledger).id, Status.FAILED, token, reason="No head.")
-    with pytest.raises(IllegalMove, match="failed for good: No head"):
+    with raises(IllegalMove, "not-retryable"):
         ledger.decisions.retry(request.id, by="ada", now=LATER)
 
 
@@ -255,7 +238,7 @@ def test_a_retry_waits_for_the_open_request_of_its_target(ledger: Ledger, token:
     """A retry may not make a second open request for one target."""
     failed = advance(ledger, submit(ledger).id, Status.FAILED, token, retryable=True)
     submit(ledger, key="other")
-    with pytest.raises(ConflictingRequest, match="r-000002"):
+    with raises(ConflictingRequest, "target-open", request="r-000002"):
         ledger.decisions.retry(failed.id, by="ada", now=LATER)
 
 
@@ -459,7 +442,7 @@ def test_a_submitter_has_a_limited_number_of_open_requests(ledger: Ledger) -> No
     ledger.decisions.cancel(submit(ledger, CLIENT_4, key="4", max_open=2).id, by="ada", now=LATER)
     second = submit(ledger, Target(Granularity.CLIENT, "5"), key="5", max_open=2)
     submit(ledger, Target(Granularity.CLIENT, "6"), key="6", max_open=1, submitted_by="bob")
-    with pytest.raises(LimitExceeded, match="'ada' has 2 open requests; at most 2"):
+    with raises(LimitExceeded, "open-requests"):
         submit(ledger, Target(Granularity.CLIENT, "7"), key="7", max_open=2)
     assert submit(ledger, max_open=2) == first
     assert second.is_open
@@ -481,7 +464,7 @@ def test_a_submitter_files_so_many_requests_a_day(ledger: Ledger) -> None:
     """Cancelled ones count, another role is another submitter, and a day later there is room again."""
     quota = Quota(requests_per_day=1)
     ledger.decisions.cancel(submit(ledger, submitted_role="client", quota=quota).id, by="ada", now=NOW)
-    with pytest.raises(LimitExceeded, match="quota of 1 requests"):
+    with raises(LimitExceeded, "daily-quota"):
         submit(ledger, key="2", submitted_role="client", quota=quota, now=LATER)
     submit(ledger, CLIENT_4, key="3", submitted_role="site", quota=quota, now=LATER)
     submit(ledger, key="4", submitted_role="client", quota=quota, now=LATER + timedelta(days=1))
@@ -491,7 +474,7 @@ def test_a_submitter_names_so_many_samples_a_day(ledger: Ledger) -> None:
     """File and cancel does not give the quota back."""
     quota = Quota(samples_per_day=3)
     ledger.decisions.cancel(submit(ledger, SAMPLES, quota=quota).id, by="ada", now=NOW)
-    with pytest.raises(LimitExceeded, match=r"naming 2 samples.*3 samples"):
+    with raises(LimitExceeded, "daily-quota"):
         submit(ledger, SAMPLES, key="2", quota=quota)
 
 

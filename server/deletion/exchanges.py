@@ -82,7 +82,7 @@ def carry_out(opened: OpenDeletion, strategy: UnlearningStrategy, state: Federat
 def _put_on_trial(
     state: FederationState, deletion: ActiveDeletion, found: UnlearningState
 ) -> FederationState:
-    """Return `state` with the unlearned model, the one before beside it."""
+    """Return `state` with the unlearned model, and the one before as its rollback."""
     return replace(
         state,
         round=state.round + 1,

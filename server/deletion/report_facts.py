@@ -158,12 +158,14 @@ def _stop_rule(test_score_name: str, target_score: float | None, most_rounds: in
 def _exclusions_note(target: Target) -> str:
     if target.granularity is Granularity.CLIENT:
         return (
-            f"Client {target.client_id} is excluded for good: the server asks it for no more training, and "
+            f"Client {target.client_id} is excluded permanently: the server asks it for no more training, and "
             "the client itself refuses."
         )
     if target.granularity is Granularity.SAMPLE:
-        return f"The samples are excluded for good from client {target.client_id}'s training, by the client."
-    return f"Examples of class {target.class_label} are excluded for good from training, by every client."
+        return (
+            f"The samples are excluded permanently from client {target.client_id}'s training, by the client."
+        )
+    return f"Examples of class {target.class_label} are excluded permanently from training, by every client."
 
 
 def _version(package: str) -> str:

@@ -7,7 +7,7 @@ work of one step.
     begin       the checkpoint "before" of the claimed requests.
     unlearn     a step per exchange of the method. With the first one the model is measured as it was, and the shadow
                 models are asked, if there are any. With the last one the model and the phase change together, the
-                model before beside it. The unlearned model is on trial.
+                model before kept as its rollback. The unlearned model is on trial.
     recover     an ordinary round without the forgotten data, which measures the model that it starts from; at last the
                 last model is measured, then the gate. Where it accepts the model, exclusions and phase change together
                 and the shadow models are erased. Where it does not, `abandon` goes back.
@@ -219,7 +219,7 @@ def abandon(context: FederationContext, state: FederationState, failure: MethodF
     deletion = state.active_deletion()
     _log.warning("Unlearning attempt %d failed: %s", deletion.attempt, failure)
     status, reason, retryable = Status.SCHEDULED, str(failure), False
-    if isinstance(failure, ModelRefused):  # the same again would give the same: somebody has to decide
+    if isinstance(failure, ModelRefused):  # the same again would give the same: an operator has to decide
         status, retryable = Status.FAILED, True
     elif not failure.retryable:
         status = Status.FAILED

@@ -61,7 +61,7 @@ class FederationContext:
         return fedavg.train_messages(number, record, grid)
 
     def take_round(self, state: FederationState, done: Exchange) -> RoundResult:
-        """Return what comes of the answers to `ask_round`."""
+        """Return the round that the answers to `ask_round` make."""
         clients, fedavg, number = self.clients, self.clients.fedavg, state.round + 1
         gate = RoundGate(
             test_set=self.test_set,

@@ -74,7 +74,7 @@ class Preparations(RoundRules):
         )
 
     def discard(self, deletion: ActiveDeletion) -> None:
-        """Erase what this attempt has written: it is begun anew, or has failed."""
+        """Erase what this attempt has written: it begins again, or has failed."""
         for path in (self._next(deletion), *(self._copy(deletion, name) for name in self.prepared)):
             shutil.rmtree(path, ignore_errors=True)
 

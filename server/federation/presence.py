@@ -1,4 +1,4 @@
-"""Which clients take part: who is online, who answers no more, who is left out of rounds for a while.
+"""Which clients take part: which are online, which answer no more, which are left out of rounds for a while.
 
 The roster (`strategies.roster`) knows what the SuperLink says; `register_clients` writes it into the ledger, from where
 the deletion service, the command line and the checks know it (`presence`).
@@ -24,13 +24,13 @@ if TYPE_CHECKING:  # it brings in Flower, and the command line needs `presence` 
     from strategies.roster import Member
 
 HEARTBEAT = timedelta(seconds=35)
-"""A SuperNode sends a heartbeat every 17.5 to 22.5 s, and the ledger is told within 5 s; the rest is for a slow one."""
+"""A SuperNode sends a heartbeat every 17.5 to 22.5 s, which the ledger has within 5 s; the rest is for a slow one."""
 IN_A_ROW = 2
 REMEDY = (
     "Restart its SuperNode (systemctl restart flower-supernode, or its container): the message's process there "
     "hangs or was ended by SIGTERM. If the client only is slow, raise round-timeout-s."
 )
-_NEWEST = 50  # rounds; a client that was not asked in so many is not said to be silent
+_NEWEST = 50  # rounds; a client that got no message in them does not count as silent
 
 
 FIRST_ROUNDS, MOST_ROUNDS = 3, 48
@@ -41,7 +41,7 @@ FRESH = timedelta(seconds=20)
 
 
 def register_clients(ledger: Ledger, writer: LedgerWriter, online: Mapping[str, "Member"]) -> None:
-    """Write who is online, and when each was last heard of, into the ledger: others know clients from there."""
+    """Write into the ledger which clients are online, and when the last heartbeat of each came."""
     now = writer.now()
     known = {record.client_id: record for record in ledger.clients()}
     records = [
@@ -68,7 +68,7 @@ def _is_fresh(record: ClientRecord | None, member: "Member", now: datetime) -> b
 
 
 def presence(client: ClientRecord, now: datetime) -> str:
-    """Say whether a client is online: `yes`, `no`, or for how long nobody has heard of it.
+    """Say whether a client is online: `yes`, `no`, or for how long no heartbeat has come.
 
     Flower counts a SuperNode that was killed as online until its lease ends, 60 s after its last heartbeat.
     """
@@ -121,7 +121,7 @@ def suspend(known: Mapping[str, Suspension], client: str, number: int) -> dict[s
 
 
 def suspended(known: Mapping[str, Suspension], number: int) -> dict[str, Suspension]:
-    """Return who is left out of the round `number`."""
+    """Return the clients that are left out of the round `number`."""
     return {client: one for client, one in sorted(known.items()) if number <= one.until}
 
 

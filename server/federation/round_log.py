@@ -21,7 +21,7 @@ _log = getLogger(__name__)
 class RoundLog:
     """Writes what rounds were like into the ledger, for `watch` and for the record.
 
-    in_a_row: so many ordinary rounds in a row were not committed.
+    in_a_row: how many ordinary rounds in a row were not committed.
     """
 
     clients: Clients

@@ -35,7 +35,7 @@ class SiteRequests:
     """What became of them.
 
     answers: by client and key, until the client has taken note that its request is accepted or refused.
-    progress: the same of accepted ones, up to their end; the newest `_TOLD` of a client are told with every message.
+    progress: the same of accepted ones, up to their end; the newest `_TOLD` of a client go with every message.
     """
 
     answers: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class SiteRequests:
         return {client: wrong for client, wrong in found.items() if wrong}
 
     def told(self) -> dict[str, dict[str, str]]:
-        """Return what each client is told with its next message."""
+        """Return what goes to each client with its next message."""
         clients = {*self.answers, *self.progress}
         return {
             client: {**self.answers.get(client, {}), **self.progress.get(client, {})}

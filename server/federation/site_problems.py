@@ -44,7 +44,7 @@ class SiteProblems:
         writer: LedgerWriter,
         unable: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Take in what came of an exchange; the log and the ledger say it as soon as it is known.
+        """Take in what came of an exchange; the log and the ledger have it at once.
 
         unable: why clients can take part in nothing.
         """
@@ -70,7 +70,7 @@ class SiteProblems:
 
 
 def misfits(parts: Mapping[str, Part]) -> dict[str, str]:
-    """Say by client what is wrong with its part of the dealt-out data beside those of the others.
+    """Say by client what is wrong with its part of the dealt-out data compared with those of the others.
 
     The number of parts that more than half of the clients have counts as right; where there is none, all are named.
     """

@@ -1,4 +1,4 @@
-"""The ledger: every deletion request, what happened to it, and what was forgotten for good.
+"""The ledger: every deletion request, what happened to it, and what is forgotten permanently.
 
 Import from here: `Ledger`, `LedgerWriter` (for the ServerApp), the records `ClientRecord`, `RoundRecord`, `Event`,
 `Refusal`, `NewRequest`, `Allowance`, `Quota`, and the errors `LedgerUnavailable`, `LimitExceeded`. It is one SQLite

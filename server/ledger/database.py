@@ -38,7 +38,7 @@ BUSY_TIMEOUT_S = 20
 _WAL_PAUSE_S = 0.01
 # Any fixed number that no other application of the database uses.
 _ADVISORY_LOCK = 0x466C_556E
-# Tables of which something can be erased, and how long writing one anew waits for who reads it.
+# Tables of which something can be erased, and how long rewriting one waits for its readers.
 _ERASABLE, _REWRITE_LOCK_S = ("request_samples", "request_texts"), 3
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -77,9 +77,7 @@ class Database:
             if is_fixed:
                 connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
-                if (
-                    is_fixed
-                ):  # before the moment: a table that `clear` writes anew has no rows for who looks back
+                if is_fixed:  # before the moment: a table that `clear` rewrites has no rows for a session that looks back
                     connection.exec_driver_sql(f"LOCK TABLE {', '.join(_ERASABLE)} IN ACCESS SHARE MODE")
                 yield connection
 
@@ -87,24 +85,24 @@ class Database:
         """Have what was erased in a column gone from the database's files; return whether it could be done.
 
         SQLite has overwritten it (secure_delete) and empties its write-ahead log. PostgreSQL keeps old rows until a
-        VACUUM, whose free space has their bytes on; so the column's table is written anew.
+        VACUUM, whose free space still has their bytes; so the column's table is rewritten.
 
         Raises:
             LedgerUnavailable: the database cannot be written, or is locked for too long.
         """
         if self._engine.dialect.name == "postgresql":
-            self._write_anew(column)
+            self._rewrite(column)
             return True
         with self._translate_errors(), closing(self._engine.raw_connection()) as connection:
             (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         return not busy
 
-    def _write_anew(self, column: "sa.Column[Any]") -> None:
+    def _rewrite(self, column: "sa.Column[Any]") -> None:
         """Copy a table's rows as they stand into new files; the old ones are empty from the commit on.
 
         VACUUM FULL would take old rows along as long as some other session may look back at them.
         """
-        assert column.table.name in _ERASABLE, "who reads at one moment knows of it"
+        assert column.table.name in _ERASABLE, "`reading` at one moment locks these"
         kind = column.type.compile(self._engine.dialect)
         with self.writing() as connection:
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_REWRITE_LOCK_S}s'")
@@ -188,7 +186,7 @@ class Database:
 
 
 def all_pages(read: Callable[[int, int], list[_Numbered]], *, after: int) -> Iterator[_Numbered]:
-    """Yield all rows that `read` gives after a sequence number, at most so many a page; a short page is the last."""
+    """Yield all rows that `read` gives after a sequence number, at most a number of them; a short page is the last."""
     while True:
         page = read(after, _PAGE_SIZE)
         yield from page

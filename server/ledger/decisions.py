@@ -42,7 +42,7 @@ class Decisions:
         """Withdraw a request that has not begun; cancelling it again changes nothing.
 
         Raises:
-            IllegalMove: it has begun or is over.
+            IllegalMove: it has begun or has ended.
         """
         with self._deciding(request_id) as (connection, request):
             if request.status is Status.CANCELLED:
@@ -62,8 +62,8 @@ class Decisions:
     ) -> DeletionRequest:
         """Schedule a failed request again, with its attempts counted from zero.
 
-        accept_score_loss: this time the model may lose so many points of score, whatever the settings allow; 0: no more
-        than they do. The event says who accepted it.
+        accept_score_loss: how many points of score the model may lose this time, whatever the settings allow; 0: no
+        more than they do. The event says who accepted it.
 
         Raises:
             IllegalMove: it has not failed, or trying again cannot help.
@@ -119,7 +119,7 @@ class Decisions:
 
         Raises:
             InvalidRequest: the reason cannot be.
-            IllegalMove: it is held, has begun or is over.
+            IllegalMove: it is held, has begun or has ended.
         """
         reason = check_reason("a hold", reason)
         with self._deciding(request_id) as (connection, request):
@@ -157,7 +157,7 @@ class Decisions:
 
         Raises:
             InvalidRequest: the reason cannot be.
-            IllegalMove: it has begun or is over.
+            IllegalMove: it has begun or has ended.
         """
         reason = check_reason("a refusal", reason)
         with self._deciding(request_id) as (connection, request):
@@ -182,7 +182,7 @@ class Decisions:
     def amend(self, request_id: str, *, what: Amendment, by: str, now: datetime) -> DeletionRequest:
         """Change a request's ground, reference or note, whatever its state; where nothing differs, nothing changes.
 
-        What stood there before stays in the ledger until `redact` erases it with all other texts.
+        What was there before stays in the ledger until `redact` erases it with all other texts.
 
         Raises:
             InvalidRequest: a text would be emptied.
@@ -240,7 +240,7 @@ class Decisions:
             done = False
         if not done:
             _log.warning(
-                "What was erased may still stand in the database's files, because somebody reads the ledger just now. "
+                "What was erased may still be in the database's files, because another process is reading the ledger. "
                 "Run the command again to clear it."
             )
 

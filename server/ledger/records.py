@@ -113,7 +113,7 @@ class Event:
 class ClientRecord:
     """A client that has taken part at least once.
 
-    last_seen: when the SuperLink last heard of it; of a virtual client, when it was last online.
+    last_seen: of its last heartbeat at the SuperLink; of a virtual client, when it was last online.
     """
 
     client_id: str
@@ -178,7 +178,7 @@ def request_number(identifier: str) -> int:
 
 
 def no_such_request(identifier: str) -> RequestNotFound:
-    """Return the one answer to a well-formed id that nobody has, as it was asked for."""
+    """Return the one answer to a well-formed id that no request has."""
     return RequestNotFound(f"No deletion request {identifier!r}; `flower-unlearn list` shows them.")
 
 

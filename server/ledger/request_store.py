@@ -44,7 +44,7 @@ _requests, _samples = schema.requests, schema.request_samples
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """The requests of a ledger: what is asked for and by whom.
+    """The requests of a ledger: what they ask for, and their submitters.
 
     keys: those of sample ids, if the ledger was opened with them.
     """

@@ -4,9 +4,9 @@
     exclusions                   `request_sha256`
     request_texts                the event with which a text came names it, and that with which it was erased (texts.py)
     rounds, refusals             an event `sealed` for each write: from which row to which, and their hash
-    fence, federation_facts      an event `sealed` for each write: the hash of all that stands there now
+    fence, federation_facts      an event `sealed` for each write: the hash of all that is there now
 
-So whoever changes a row past this program must also write the events anew from there on, and then no head that was
+So a change of a row past this program needs all later events to be rewritten too, and then no head that was
 kept elsewhere (in a certificate, in a file) fits any more. check.py compares all this.
 
 The forms that are hashed are fixed: the hashes in old events depend on them. All columns of a row are hashed, so a

@@ -95,13 +95,13 @@ sa.Index(
     postgresql_where=_WITHOUT_ROLE,
 )
 
-# What is due next is asked at each scrape of the metrics.
+# Each scrape of the metrics reads what is due next.
 sa.Index("ix_requests_due_on", requests.c.due_on)
 
-# How many open requests somebody has is asked with each new one.
+# Each new request counts the open ones of its submitter.
 sa.Index("ix_requests_submitted_by_status", requests.c.submitted_by, requests.c.status)
 
-# How much somebody has filed lately is asked with each new one.
+# Each new request counts what its submitter has filed lately.
 sa.Index("ix_requests_submitted_by_created_at", requests.c.submitted_by, requests.c.created_at)
 
 request_samples = sa.Table(

@@ -1,4 +1,4 @@
-"""The rules that the database itself keeps, whoever writes to it: triggers that refuse a change, one set per database.
+"""The rules that the database itself keeps against any writer: triggers that refuse a change, one set per database.
 
 A new ledger gets the tables of `schema.py` and these rules whole. One that exists is brought there by the revisions of
 `migrations/`, so a change here comes with a revision that does the same.

@@ -164,7 +164,7 @@ def _refuse_if_forgotten(forgotten: Exclusions, target: Target) -> None:
 
 def _check_text(what: str, text: str) -> None:
     if not text or len(text) > MAX_ID_LENGTH or not text.isprintable():
-        # Not repeated: a message is logged, and whoever knows a key can learn what it was used for.
+        # Not repeated: a message is logged, and a reader who knows a key could learn what it was used for.
         raise InvalidRequest(
             f"Malformed {what}: it is 1 to {MAX_ID_LENGTH} printable characters.", code="malformed-text"
         )

@@ -23,7 +23,7 @@ class Figures:
     """One method in one comparison, means over seeds.
 
     distance: to Retrain of the same seed, the largest of those of test, retained and forget accuracy, in points.
-    bytes, seconds: of unlearning and recovery together. failed: so many seeds have no figures, for the method failed.
+    bytes, seconds: of unlearning and recovery together. failed: how many seeds have no figures, for the method failed.
     """
 
     distance: float
@@ -41,7 +41,7 @@ class Comparison:
     """Methods that forgot the same in the same federation.
 
     title: for people, such as "CIFAR-10, CNN, IID, one client". page: of docs/results.
-    nothing: the model as it was, `bytes` and `seconds` of its training; retrain: the same of training anew.
+    nothing: the model as it was, `bytes` and `seconds` of its training; retrain: the same of retraining.
     """
 
     title: str
@@ -91,7 +91,7 @@ class Measured:
 class PlannedMethod:
     """What is known beforehand of serving a request by one method.
 
-    refusal: why it cannot; empty if it can. waits_for: whom it would wait for; empty if for nobody.
+    refusal: why it cannot; empty if it can. waits_for: the clients that it would wait for; empty if for none.
     bytes, flops: of unlearning by the closed formula; None where there is none, or nothing to count with.
     rounds: the same as a number of training rounds' bytes.
     compared: how it did in the committed comparison that is nearest to this federation; None where it is in none.

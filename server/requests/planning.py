@@ -20,7 +20,7 @@ from unlearning.methods.registry import METHODS, preparations, validated_paramet
 from unlearning.requests import Granularity, Status, Target
 
 _RECENT = 20
-"""So many of the newest training rounds say what a round takes."""
+"""How many of the newest training rounds say what a round takes."""
 
 
 def plan(ledger: Ledger, target: Target) -> Plan:
@@ -107,7 +107,7 @@ def _plan_method(
 
 
 def waits_for(method: Method, target: Target, online: set[str]) -> str:
-    """Return whom a request would wait for; empty if it can be served."""
+    """Return the client that a request would wait for; empty if it can be served."""
     needs_it = method.info.needs & {Need.REQUESTER_ONLINE, Need.EVERY_CLIENT_ONLINE}
     if target.client_id is not None and target.client_id not in online and needs_it:
         return f"client {target.client_id}"

@@ -134,7 +134,7 @@ class Clients:
         return PeakMemory.of(done.client_memory.values(), self.memory.peak())
 
     def notify(self, number: int, clients: Iterable[str]) -> None:
-        """Send what is forgotten after round `number` to those clients that are online; it is a forgotten one's last message.
+        """Send what is forgotten after round `number` to those that are online; a forgotten one gets no later message.
 
         What does not arrive is in the server's exclusions all the same.
         """

@@ -28,7 +28,7 @@ TEST_SET = ""
 """Among scores, the name of the server's test set; no client's id is empty."""
 
 LARGEST_GROWTH = 100.0
-"""How many times the norm before is allowed: no method has more than doubled it, and 1e30 overflows in the next round."""
+"""How many times the norm before is allowed; no method has more than doubled it, 1e30 overflows in the next round."""
 
 COMPARED_ROUNDS = 10
 """How many committed rounds a round is compared with: a slow decline may be no larger than a fast one."""

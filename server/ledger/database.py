@@ -77,7 +77,9 @@ class Database:
             if is_fixed:
                 connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
-                if is_fixed:  # before the moment: a table that `clear` rewrites has no rows for a session that looks back
+                if (
+                    is_fixed
+                ):  # first of all: a table that `clear` rewrites has no rows for a session that looks back
                     connection.exec_driver_sql(f"LOCK TABLE {', '.join(_ERASABLE)} IN ACCESS SHARE MODE")
                 yield connection
 

@@ -247,7 +247,8 @@ class Decisions:
 
 def _changed_texts(request: DeletionRequest, what: Amendment) -> dict[Kind, str]:
     found: dict[Kind, str] = {}
-    for kind, text in ((Kind.REFERENCE, what.reference), (Kind.NOTE, what.note)):
+    for kind in texts.OF_FILERS:
+        text: str | None = getattr(what, kind)
         if text is None or text == getattr(request, kind):
             continue
         if not text:

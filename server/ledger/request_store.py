@@ -1,6 +1,5 @@
 """The requests as they are filed and read."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import date, datetime
@@ -32,7 +31,6 @@ from unlearning.requests import (
     ANSWERED_STATUSES,
     OPEN_STATUSES,
     DeletionRequest,
-    Granularity,
     Status,
     Target,
     hash_of_text,
@@ -61,7 +59,9 @@ class Requests:
             InvalidRequest: the days that were given cannot be.
         """
         days = new.particulars.dates(now)
-        new = replace(new, target=key_target(self.keys, new.target), parameters=as_json(new.parameters))
+        new = replace(
+            new, target=statements.key_target(self.keys, new.target), parameters=as_json(new.parameters)
+        )
         listed = list_ids(new.target.sample_ids)
         with self.database.writing() as connection:
             known = _find(connection, new.idempotency_key, new.submitted_by, new.submitted_role)
@@ -71,8 +71,7 @@ class Requests:
             statements.refuse_if_open(connection, new.target.key)
             _refuse_if_over(connection, new, allowance, now)
             row = insert_row(connection, new, days, now, listed)
-            given = new.particulars
-            written = {texts.Kind.REFERENCE: given.reference, texts.Kind.NOTE: given.note}
+            written = {kind: getattr(new.particulars, kind) for kind in texts.OF_FILERS}
             last_round = connection.scalar(sa.select(sa.func.max(schema.rounds.c.sequence))) or 0
             detail = {
                 "last_round_sequence": last_round,  # where watching the rounds begins
@@ -117,7 +116,7 @@ class Requests:
             IllegalMove: its ids are erased, because it has ended without a deletion.
         """
         with self.database.reading() as connection:
-            target = load_target(connection, request_number(request.id), request.target, self.keys)
+            target = statements.load_target(connection, request_number(request.id), request.target, self.keys)
         if target.num_samples and not target.sample_ids:
             raise IllegalMove(
                 f"Request {request.id} is {request.status}, and the ids of its samples are erased. File it again.",
@@ -189,7 +188,7 @@ def _refuse_another(connection: sa.Connection, known: DeletionRequest, new: NewR
     if (
         asked == (new.target.without_ids(), new.method, new.parameters)
         and _says_same(connection, known, new.particulars)
-        and _names_same(connection, request_number(known.id), listed)
+        and statements.names_same(connection, request_number(known.id), listed)
     ):
         return
     raise ConflictingRequest(
@@ -217,12 +216,6 @@ def _says_same(connection: sa.Connection, known: DeletionRequest, given: Particu
     return given == written
 
 
-def _names_same(connection: sa.Connection, number: int, listed: str) -> bool:
-    """Return whether the request in row `number` names these samples; by their hash, which outlives the ids."""
-    known = connection.scalar(sa.select(_samples.c.sha256).where(_samples.c.request_number == number))
-    return known is None or known == hash_of_text(listed)
-
-
 def insert_row(
     connection: sa.Connection, new: NewRequest, days: tuple[date, date], now: datetime, listed: str = ""
 ) -> sa.Row[Any]:
@@ -245,19 +238,6 @@ def insert_row(
         ids = {"request_number": row.number, "sha256": hash_of_text(listed), "sample_ids": listed}
         connection.execute(sa.insert(_samples).values(ids))
     return row
-
-
-def load_target(connection: sa.Connection, number: int, target: Target, keys: SubjectKeys | None) -> Target:
-    """Return `target` of the request in row `number` with its ids, keyed where there are keys; none if erased."""
-    if target.granularity is not Granularity.SAMPLE or target.sample_ids:
-        return target
-    text = connection.scalar(sa.select(_samples.c.sample_ids).where(_samples.c.request_number == number))
-    return key_target(keys, replace(target, sample_ids=frozenset(() if text is None else json.loads(text))))
-
-
-def key_target(keys: SubjectKeys | None, target: Target) -> Target:
-    """Return `target` as a ledger with these keys names samples."""
-    return target if keys is None else keys.target(target)
 
 
 def _find(connection: sa.Connection, key: str, by: str, role: str | None) -> DeletionRequest | None:

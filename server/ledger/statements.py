@@ -1,6 +1,8 @@
 """The steps that several of the ledger's transactions share; each runs inside its caller's."""
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -9,9 +11,10 @@ import sqlalchemy as sa
 from server.ledger import chain, row_seals, schema, texts
 from server.ledger.records import MOVED, no_such_request, request_id, request_number, target_of
 from unlearning.errors import ConflictingRequest, IllegalMove
-from unlearning.requests import OPEN_STATUSES, DeletionRequest, Status
+from unlearning.pseudonyms import SubjectKeys
+from unlearning.requests import OPEN_STATUSES, DeletionRequest, Granularity, Status, Target, hash_of_text
 
-_requests = schema.requests
+_requests, _samples = schema.requests, schema.request_samples
 
 
 def get(connection: sa.Connection, identifier: str) -> DeletionRequest:
@@ -98,10 +101,9 @@ def write_move(
         **values,
     )
     if to in (Status.CANCELLED, Status.REFUSED) or (to is Status.FAILED and not moved.retryable):
-        samples = schema.request_samples
         connection.execute(
-            sa.update(samples)
-            .where(samples.c.request_number == request_number(request.id))
+            sa.update(_samples)
+            .where(_samples.c.request_number == request_number(request.id))
             .values(sample_ids=None)
         )
     return moved
@@ -132,3 +134,22 @@ def write_change(
     said[row_seals.REQUEST_SHA256] = row_seals.request_hash(connection, row)
     chain.append(connection, number, kind, actor=actor, now=now, detail=said, move=move)
     return request_in(connection, row)
+
+
+def load_target(connection: sa.Connection, number: int, target: Target, keys: SubjectKeys | None) -> Target:
+    """Return `target` of the request in row `number` with its ids, keyed where there are keys; none if erased."""
+    if target.granularity is not Granularity.SAMPLE or target.sample_ids:
+        return target
+    text = connection.scalar(sa.select(_samples.c.sample_ids).where(_samples.c.request_number == number))
+    return key_target(keys, replace(target, sample_ids=frozenset(() if text is None else json.loads(text))))
+
+
+def key_target(keys: SubjectKeys | None, target: Target) -> Target:
+    """Return `target` as a ledger with these keys names samples."""
+    return target if keys is None else keys.target(target)
+
+
+def names_same(connection: sa.Connection, number: int, listed: str) -> bool:
+    """Return whether the request in row `number` names these samples; by their hash, which outlives the ids."""
+    known = connection.scalar(sa.select(_samples.c.sha256).where(_samples.c.request_number == number))
+    return known is None or known == hash_of_text(listed)

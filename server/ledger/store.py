@@ -17,7 +17,8 @@ from server.ledger.database import Database, all_pages
 from server.ledger.decisions import Decisions
 from server.ledger.event_store import Events
 from server.ledger.records import ClientRecord, Refusal, RoundRecord, as_json, round_of, target_of
-from server.ledger.request_store import Requests, key_target, load_target
+from server.ledger.request_store import Requests
+from server.ledger.statements import key_target, load_target
 from server.ledger.writer import LedgerWriter
 from unlearning.errors import ConfigurationError
 from unlearning.pseudonyms import SubjectKeys

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from server.deletion.measurements import measure_beside
+from server.deletion.model_measurements import measure_beside
 from server.deletion.open_deletion import OpenDeletion
 from server.deletion.privacy_account import account_for
 from server.federation.gate import check_unlearned

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from server.deletion.formula_costs import formula_costs
-from server.deletion.measurements import classes_left_out
+from server.deletion.model_measurements import classes_left_out
 from server.deletion.open_deletion import OpenDeletion
 from server.deletion.privacy_account import drop_release
 from server.federation.gate import name_of_test_score

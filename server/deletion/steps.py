@@ -21,7 +21,7 @@ from logging import getLogger
 
 from server.deletion.completion import complete
 from server.deletion.exchanges import carry_out
-from server.deletion.measurements import (
+from server.deletion.model_measurements import (
     classes_left_out,
     first_measurements,
     measure_beside,

@@ -29,8 +29,8 @@ def test_the_link_works_once_and_sets_a_cookie_that_scripts_cannot_read(desk: De
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(answer.headers["set-cookie"].split("; "))
     assert first.get("/requests").status_code == 200
     second = TestClient(make_app(console), base_url=BASE, follow_redirects=False)
-    assert second.requests.get(link).status_code == 403
-    assert second.requests.get("/requests").status_code == 403
+    assert second.get(link).status_code == 403
+    assert second.get("/requests").status_code == 403
 
 
 def test_a_form_with_the_token_opens_as_the_link_does_and_only_once(desk: Desk) -> None:

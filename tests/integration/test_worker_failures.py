@@ -295,7 +295,7 @@ def test_a_terminated_process_leaves_its_supernode_waiting_until_that_is_restart
 ) -> None:
     """With the worker as without it, of a ClientApp that leaves SIGTERM to Flower.
 
-    The server's deadlines hold, it names the client (`server.federation.unresponsive`), and so does a check.
+    The server's deadlines hold, it names the client (`server.federation.presence`), and so does a check.
     """
     assert not killed["child terminated"].is_over
     assert not killed["stock terminated"].is_over

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from server.cli.connection import AsJson, connection_of
-from server.federation.unresponsive import presence
+from server.federation.presence import presence
 from server.service.calls import ClientStatus
 from server.service.statuses import ServiceUnavailable
 from unlearning.runtime.json_codec import to_plain

@@ -11,7 +11,7 @@ from rich.console import Console
 from server.cli.connection import AsJson, connection_of
 from server.cli.listings import measured_text, show_table, size_text
 from server.cli.request_commands import targets_of
-from server.requests.plan import Plan, PlannedMethod
+from server.requests.plan_data import Plan, PlannedMethod
 from unlearning.errors import InvalidRequest
 from unlearning.runtime.json_codec import to_plain
 

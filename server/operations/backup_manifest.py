@@ -113,13 +113,13 @@ def _is_ours(name: str, dump: str) -> bool:
 
 def position(ledger: Ledger) -> tuple[int, dict[str, Any]]:
     """Return the sequence number of the newest event of a request, and what it was; 0 and nothing if there is none."""
-    newest = ledger.last_request_event_sequence()
+    newest = ledger.events.last_of_requests()
     return newest, event_at(ledger, newest)
 
 
 def event_at(ledger: Ledger, sequence: int) -> dict[str, Any]:
     """Return what an event was, as JSON; nothing where there is none of this number."""
-    found = ledger.events(after=sequence - 1, limit=1) if sequence > 0 else []
+    found = ledger.events.page(after=sequence - 1, limit=1) if sequence > 0 else []
     return _event_values(found[0]) if found and found[0].sequence == sequence else {}
 
 

@@ -95,9 +95,9 @@ class LedgerCollector(Collector):
 
     def _request_metrics(self) -> list[Metric]:
         seen = self._states
-        for event in self._ledger.all_events(after=seen.sequence):
+        for event in self._ledger.events.all(after=seen.sequence):
             seen.add(event)
-        counts = self._ledger.status_counts()
+        counts = self._ledger.requests.status_counts()
         count = _labelled_gauge("requests", "deletion requests, by state", "state")
         oldest = _labelled_gauge("oldest_request_seconds", "age of the oldest request in this state", "state")
         spent = _counter(
@@ -110,7 +110,7 @@ class LedgerCollector(Collector):
             spent.add_metric([status], seen.seconds[status])
             if status in OPEN_STATUSES:
                 oldest.add_metric([status], max(0.0, (now - since).total_seconds()))
-        overdue, soon = self._ledger.deadlines(now.date())
+        overdue, soon = self._ledger.requests.deadlines(now.date())
         return [
             count,
             oldest,

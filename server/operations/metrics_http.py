@@ -70,7 +70,7 @@ class Pages:
 
     def _health(self) -> Answer:
         try:
-            status, found = HTTPStatus.OK, {"status": "ok", "last_event": self._ledger.last_event_sequence()}
+            status, found = HTTPStatus.OK, {"status": "ok", "last_event": self._ledger.events.last_sequence()}
         except LedgerUnavailable as exc:
             _log.warning("Not healthy: %s", exc)
             status, found = HTTPStatus.SERVICE_UNAVAILABLE, {"status": "the ledger cannot be read"}

@@ -18,9 +18,8 @@ import grpc
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from server.ledger import Ledger, RoundRecord
+from server.ledger import SITE, Ledger, RoundRecord
 from server.ledger.records import no_such_request
-from server.requests.admission import SITE
 from server.service.calls import CALLS, Role
 from server.service.statuses import AccessDenied, NotAuthenticated
 from unlearning.errors import InvalidRequest
@@ -149,7 +148,7 @@ def check_may_see(caller: Caller, ledger: Ledger, request_id: str) -> None:
     Raises:
         RequestNotFound: there is none, or as if there were none; the cause of the latter is what is recorded.
     """
-    if caller.is_client and ledger.client_of(request_id) != caller.name:
+    if caller.is_client and ledger.requests.client_of(request_id) != caller.name:
         hidden = AccessDenied(f"{caller.name!r} asked for {request_id}, which is not about itself.")
         raise no_such_request(request_id) from hidden
 

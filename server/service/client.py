@@ -8,7 +8,7 @@ import grpc
 
 from server.ledger import Event, NewRequest, Refusal, RoundRecord
 from server.ledger.records import request_number
-from server.requests.plan import Plan
+from server.requests.plan_data import Plan
 from server.service import deletion_pb2 as pb
 from server.service.calls import (
     CALLS,

@@ -13,7 +13,7 @@ from typing import Any
 
 from server.ledger import LEFT_OUT, SITE_PROBLEMS, WAITING, Ledger, NewRequest, Refusal, RoundRecord
 from server.requests.admission import admit, check_admissible
-from server.requests.plan import Measured, Plan
+from server.requests.plan_data import Measured, Plan
 from server.requests.planning import past_deletions, plan
 from server.service import access
 from server.service.access import Caller
@@ -107,7 +107,7 @@ class DeletionService:
     def get(self, caller: Caller, request_id: str) -> DeletionRequest:
         """Return the request with this id, where the caller may see it."""
         access.check_may_see(caller, self._ledger, request_id)
-        return self._ledger.get(request_id)
+        return self._ledger.requests.get(request_id)
 
     def list_requests(
         self, caller: Caller, *, statuses: Sequence[str], client_id: str, after: int
@@ -124,7 +124,7 @@ class DeletionService:
             )
         if after < 0:
             raise InvalidRequest(f"The list begins after a request's number, got {after}.")
-        return self._ledger.list_requests(
+        return self._ledger.requests.select(
             statuses=[Status(parse_choice(Status, "status", name)) for name in statuses] or None,
             client_id=client_id or None,
             after=after,
@@ -141,7 +141,7 @@ class DeletionService:
         given = VERBS[verb].check(values)
         if verb == "amend":
             given = {"what": Amendment(**given)}
-        step: Callable[..., DeletionRequest] = getattr(self._ledger, verb)
+        step: Callable[..., DeletionRequest] = getattr(self._ledger.decisions, verb)
         return step(request_id, by=caller.submitter_name(by), now=self._clock(), **given)
 
     def report(self, caller: Caller, request_id: str) -> Report:
@@ -190,11 +190,11 @@ class DeletionService:
 
     def verify_ledger(self, _: Caller, sequence: int) -> LedgerCheck:
         """Check the events' chain and all rows that it commits to, and return the hash of one event."""
-        head_sequence, head_hash = self._ledger.event_head()
-        problem = self._ledger.verify()
-        first_broken = self._ledger.verify_chain() if problem else None
+        head_sequence, head_hash = self._ledger.events.head()
+        problem = self._ledger.events.verify()
+        first_broken = self._ledger.events.verify_chain() if problem else None
         return LedgerCheck(
-            first_broken, head_sequence, head_hash, self._ledger.event_hash(sequence) or "", problem or ""
+            first_broken, head_sequence, head_hash, self._ledger.events.hash_of(sequence) or "", problem or ""
         )
 
     def events(self, caller: Caller, *, request_id: str, after: int) -> EventPage:
@@ -205,17 +205,19 @@ class DeletionService:
             raise InvalidRequest(
                 "Name the request; a client sees the events of its own requests.", code="events-of-all"
             )
-        newest, _ = self._ledger.newest()
-        return EventPage(tuple(self._ledger.events(request_id or None, after=after, limit=_PAGE)), newest)
+        newest, _ = self._ledger.events.newest()
+        return EventPage(
+            tuple(self._ledger.events.page(request_id or None, after=after, limit=_PAGE)), newest
+        )
 
     def rounds(self, caller: Caller, *, after: int, limit: int) -> list[RoundRecord]:
         """Return the newest rounds after a sequence number, in order; a client gets their figures, no names."""
         if limit < 0:
             raise InvalidRequest(f"The limit is 0 or more, got {limit}.")
-        _, newest = self._ledger.newest()
+        _, newest = self._ledger.events.newest()
         found = self._ledger.rounds(after=max(after, newest - min(limit or _PAGE, _PAGE)), limit=_PAGE)
         if caller.is_client:
-            own = frozenset(item.id for item in self._ledger.list_requests(client_id=caller.name))
+            own = frozenset(item.id for item in self._ledger.requests.select(client_id=caller.name))
             found = [access.figures_of(record, own) for record in found]
         return found
 
@@ -224,9 +226,9 @@ class DeletionService:
 
     def _check_retry(self, _: Caller, request_id: str) -> None:
         """Refuse to retry a failed request that could not be filed today."""
-        known = self._ledger.get(request_id)
+        known = self._ledger.requests.get(request_id)
         if known.status is Status.FAILED:
-            target = self._ledger.target_of(known) if known.retryable else known.target
+            target = self._ledger.requests.target_of(known) if known.retryable else known.target
             check_admissible(self._ledger, target, method=known.method, parameters=known.parameters)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.deployment import LocalDeployment, supernode
 from client.worker.node import LEASE_S
-from server.federation.unresponsive import presence
+from server.federation.presence import presence
 from server.ledger import SITE_PROBLEMS, ClientRecord, Ledger
 from server.operations.checklist import Level
 from server.operations.checklist.supernodes import REFUSED_AFTER, check_let_in, nodes_here

@@ -16,7 +16,7 @@ from server.ledger.database import Database
 from server.operations.logs import FORMAT_VARIABLE, JsonLines, is_json_wanted
 from server.operations.metrics import LedgerCollector
 from server.operations.metrics_http import MetricsServer, serve_metrics
-from tests.ledgers import submit
+from tests.ledgers import live_at, submit
 from unlearning.errors import ConfigurationError
 from unlearning.requests import Granularity, Status, Target
 
@@ -30,10 +30,8 @@ class Book:
         self.ledger = ledger
         self.token = self.ledger.acquire_fence("loop", now=START)
         self.now = START
-        self.ledger.register_clients(
-            [ClientRecord("1"), ClientRecord("2"), ClientRecord("3", online=False)],
-            token=self.token,
-            now=START,
+        live_at(self.ledger, self.token, START).register_clients(
+            [ClientRecord("1"), ClientRecord("2"), ClientRecord("3", online=False)]
         )
 
     def submit(self, client: str) -> str:
@@ -42,11 +40,11 @@ class Book:
 
     def move(self, request_id: str, to: Status, after_s: float) -> None:
         self.now += timedelta(seconds=after_s)
-        self.ledger.move(request_id, to, token=self.token, now=self.now)
+        live_at(self.ledger, self.token, self.now).move(request_id, to)
 
     def round(self, number: int, kind: str = "training", **metrics: object) -> None:
         record = RoundRecord(round=number, kind=kind, metrics=metrics, at=self.now)
-        self.ledger.record_round(record, token=self.token)
+        live_at(self.ledger, self.token).record_round(record)
 
 
 @pytest.fixture
@@ -116,7 +114,7 @@ def test_seconds_in_each_state_come_from_the_events(book, value):
     """Two requests: 5 + 7 s received, 20 s scheduled; a note in between is no move."""
     first, second = book.submit("1"), book.submit("2")
     book.move(first, Status.SCHEDULED, 5)
-    book.ledger.note(first, "waiting", token=book.token, now=book.now + timedelta(seconds=3))
+    live_at(book.ledger, book.token, book.now + timedelta(seconds=3)).note(first, "waiting")
     book.move(second, Status.SCHEDULED, 2)
     assert value("request_state_seconds_total", state="received") == 12
     book.move(first, Status.UNLEARNING, 18)
@@ -159,7 +157,7 @@ def test_deadlines_are_counted_on_the_day_of_the_scrape(book, value):
     ):
         book.now = datetime.fromisoformat(f"{day}T23:59:00+00:00")
         assert tuple(map(value, names)) == expected
-    book.ledger.refuse(request_id, reason="exempt", by="ada", now=book.now)
+    book.ledger.decisions.refuse(request_id, reason="exempt", by="ada", now=book.now)
     assert tuple(map(value, names)) == (0, 1)
 
 
@@ -196,7 +194,7 @@ def test_there_is_nothing_else_to_read(server):
 
 
 @pytest.mark.parametrize("address", ["9105", "127.0.0.1:", "127.0.0.1:x", "192.0.2.1:9105"])
-def test_an_address_that_cannot_be_used_is_a_wrong_setting(book, address):
+def test_an_address_that_cannot_be_used_is_a_refuses(book, address):
     """With the address in the message."""
     with pytest.raises(ConfigurationError, match=address):
         serve_metrics(book.ledger, address)

@@ -18,7 +18,7 @@ from server.service.tls import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import LiveLoop, submit
 from tests.integration.deletion_service.conftest import Start
-from tests.raising import wrong_setting
+from tests.raising import refuses
 
 # Who can reach it
 
@@ -29,13 +29,13 @@ def test_the_service_does_not_listen_to_other_machines_without_mutual_tls(
 ) -> None:
     """Neither in plain text nor with a certificate of its own only."""
     for files in (None, replace(identities["server"], ca=None)):
-        with wrong_setting("address"):
+        with refuses("address"):
             serve(ledger, tmp_path, address, files)
 
 
 def test_a_port_is_not_shared(service: RunningServer, ledger: Ledger, tmp_path: Path) -> None:
     """A second service on the same port would take half of the calls."""
-    with wrong_setting("address"):
+    with refuses("address"):
         serve(ledger, tmp_path, service.address)
 
 
@@ -53,7 +53,7 @@ def test_with_mutual_tls_others_are_turned_away(
     with DeletionClient(start().address, files[who], timeout_s=10) as client:  # noqa: SIM117  the refusal is the call's
         with pytest.raises(ServiceUnavailable):
             submit(client)
-    assert ledger.list_requests() == []
+    assert ledger.requests.select() == []
 
 
 # The process

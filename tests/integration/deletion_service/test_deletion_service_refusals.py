@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from server.ledger import Ledger, LedgerUnavailable, LimitExceeded
+from server.ledger.request_store import Requests
 from server.service import client as client_module
 from server.service import deletion_pb2 as pb
 from server.service.client import DeletionClient
@@ -158,10 +159,10 @@ def test_an_unexpected_error_shows_the_caller_only_a_reference(
 ) -> None:
     """The log has the cause under the same reference."""
 
-    def broken(self: Ledger, request_id: str) -> DeletionRequest:
+    def broken(self: Requests, request_id: str) -> DeletionRequest:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr(Ledger, "get", broken)
+    monkeypatch.setattr(Requests, "get", broken)
     with caplog.at_level(logging.ERROR), pytest.raises(ServiceUnavailable) as caught:
         client.get("r-000001")
     reference = re.search(r"under reference ([0-9a-f]{12})", str(caught.value))

@@ -31,7 +31,7 @@ from tests.deletion_service import (
     submit,
 )
 from tests.integration.deletion_service.conftest import Guarded, Start
-from tests.raising import wrong_setting
+from tests.raising import refuses
 from unlearning.requests import Granularity, Status, Target
 
 
@@ -109,7 +109,7 @@ def test_a_request_is_filed_followed_and_cancelled(web: Web, ledger: Ledger) -> 
     assert filed.status_code == 201, filed.text
     assert base64.b64decode(filed.json()["encoded_request"]) == body
     assert (filed.json()["subject_request_id"], filed.json()["request_status"]) == (FIRST, "pending")
-    request = ledger.get(own(filed)["request_id"])
+    request = ledger.requests.get(own(filed)["request_id"])
     assert (request.submitted_by, request.submitted_role, request.method) == (
         "tool",
         "operator",
@@ -120,7 +120,7 @@ def test_a_request_is_filed_followed_and_cancelled(web: Web, ledger: Ledger) -> 
         assert tool.get(f"/requests/{name}").json()["request_status"] == "pending"
     assert tool.delete(f"/requests/{FIRST}").status_code == 202
     assert tool.get(f"/requests/{FIRST}").json()["request_status"] == "cancelled"
-    assert ledger.get(request.id).status is Status.CANCELLED
+    assert ledger.requests.get(request.id).status is Status.CANCELLED
 
 
 def test_the_same_request_sent_again_is_the_same_request(web: Web, ledger: Ledger) -> None:
@@ -130,7 +130,7 @@ def test_the_same_request_sent_again_is_the_same_request(web: Web, ledger: Ledge
         own(tool.post("/requests", json=erasure()))["request_id"]
         == own(tool.post("/requests", json=erasure()))["request_id"]
     )
-    assert len(ledger.list_requests()) == 1
+    assert len(ledger.requests.select()) == 1
     assert tool.post("/requests", json=erasure(client="4")).status_code == 409
 
 
@@ -177,7 +177,7 @@ def test_roles_are_those_of_grpc(web: Web, ledger: Ledger) -> None:
     step = {"flower-unlearning": {"parameters": {"unlearning_rate": 100}}}
     assert "Only an operator may ask" in problem(client.post("/requests", json=erasure(extensions=step)))
     assert client.post("/requests", json=erasure(extensions={})).status_code == 201
-    assert [item.target.client_id for item in ledger.list_requests()] == ["3"]
+    assert [item.target.client_id for item in ledger.requests.select()] == ["3"]
     assert len(ledger.refusals()) == 4
 
 
@@ -231,7 +231,7 @@ def test_bad_input_is_refused_with_a_sentence(web: Web, ledger: Ledger, body: by
     answer = web.as_("operator").post("/requests", content=body)
     assert answer.status_code == 400
     assert sentence in problem(answer)
-    assert ledger.list_requests() == []
+    assert ledger.requests.select() == []
     assert len(ledger.refusals()) == 1
 
 
@@ -335,7 +335,7 @@ def test_what_is_no_http_is_hung_up_on(web: Web, junk: bytes) -> None:
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "example.org:0"])
 def test_beyond_loopback_there_is_tls(service: RunningServer, tmp_path: Path, address: str) -> None:
     """A token in plain text would be anybody's."""
-    with wrong_setting("http"):
+    with refuses("http"):
         serve_http(service.core, HttpOptions(address=address, tokens=tmp_path / "tokens.json"), tmp_path)
 
 
@@ -355,7 +355,7 @@ def test_with_tls_the_calls_are_the_same(
 def test_a_port_is_not_shared(web: Web, tmp_path: Path) -> None:
     """A second service would take half of the calls."""
     options = HttpOptions(address=web.address, tokens=tmp_path / "tokens.json")
-    with wrong_setting("http"):
+    with refuses("http"):
         serve_http(web.service.core, options, tmp_path)
 
 

@@ -100,6 +100,7 @@ def test_a_damaged_file_costs_the_score_and_not_the_measurement(tmp_path, caplog
     assert not (tmp_path / SCORES).exists()
 
 
+@pytest.mark.slow  # a whole federation
 def test_an_owner_sees_the_federation_forget_its_noise(tmp_path, federation):
     """Learnt by heart z is far above chance (4.75: one of a million); after retraining not; hashes are the report's."""
     one = federation(
@@ -115,7 +116,7 @@ def test_an_owner_sees_the_federation_forget_its_noise(tmp_path, federation):
     assert "No model was measured here yet" in call("show", "--state-dir", state_dir).stdout
     request = one.file(client("1"), "retrain")
     final = one.run()
-    assert one.ledger.get(request.id).status is Status.COMPLETED
+    assert one.ledger.requests.get(request.id).status is Status.COMPLETED
     before, *_, after = read_scores(state_dir)
     assert before.z > 4.75
     assert abs(after.z) < 3.5

@@ -13,9 +13,10 @@ from server.certificate.timestamp import TimestampAuthority, check_timestamp
 from server.certificate.timestamp_worker import TimestampWorker
 from server.ledger import Ledger
 from tests import ledgers
-from tests.deletion_service import FORGETTING, LiveLoop, wait_until
+from tests.deletion_service import FORGETTING, LiveLoop
 from tests.raising import raises
 from tests.timestamping import Authority, running_authority
+from tests.waiting import wait_until
 from unlearning.errors import CertificateError, ConfigurationError
 from unlearning.requests import Granularity, Status, Target
 from unlearning.runtime.growing_pause import GrowingPause
@@ -112,7 +113,7 @@ def test_an_authority_that_is_away_is_asked_again(
     with caplog.at_level(logging.WARNING):
         loop.move(request, *FORGETTING)
         wait_until(lambda: authority.num_asked >= 3)
-    assert ledger.get(request).status is Status.COMPLETED
+    assert ledger.requests.get(request).status is Status.COMPLETED
     assert not path.with_suffix(".tsr").exists()
     assert f"The certificate of {request} has no timestamp yet" in caplog.text
     assert "503" in caplog.text

@@ -3,7 +3,7 @@
 import pytest
 
 from server.service.callback_urls import AllowedUrls
-from tests.raising import wrong_setting
+from tests.raising import refuses
 from unlearning.errors import InvalidRequest
 
 ALLOWED = AllowedUrls(
@@ -74,5 +74,5 @@ def test_nothing_else_may_be_called(url: str) -> None:
 )
 def test_the_operators_own_list_is_checked(url: str) -> None:
     """When the service starts, not when the first request comes."""
-    with wrong_setting("http-callback-url"):
+    with refuses("http-callback-url"):
         AllowedUrls((url,))

@@ -12,7 +12,7 @@ from server.cli import app
 from server.service.calls import Role
 from server.service.tokens import Token, Tokens, make_token, read_tokens, remove_tokens
 from tests.deletion_service import NOW
-from tests.raising import wrong_setting
+from tests.raising import refuses
 
 
 def test_a_token_stands_for_a_name_and_a_role(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_third_token_of_a_caller_is_refused_until_the_older_ones_are_removed(t
     path = tmp_path / "tokens.json"
     first, second = (make_token(path, "3", Role.CLIENT, NOW) for _ in range(2))
     make_token(path, "3", Role.OPERATOR, NOW)
-    with wrong_setting("http-token"):
+    with refuses("http-token"):
         make_token(path, "3", Role.CLIENT, NOW)
     command = CliRunner().invoke(app, ["http-token", str(path), "3", "--remove-older"])
     assert "1 token(s) of 3 as client removed" in command.stdout
@@ -118,7 +118,7 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, content: str | No
     if content is not None:
         path.write_text(content)
         path.chmod(mode)
-    with wrong_setting("http-tokens"):
+    with refuses("http-tokens"):
         read_tokens(path)
 
 

@@ -43,7 +43,7 @@ def test_every_error_is_reported_at_once_with_what_is_allowed():
         ({"session-address": "localhost:9101", "session-tls-ca": "ca.crt"}, "give all three or none"),
     ],
 )
-def test_a_wrong_setting_is_refused_with_what_is_allowed(settings, sentence):
+def test_a_refuses_is_refused_with_what_is_allowed(settings, sentence):
     """Before the first round: of the task, and of what stands beside it."""
     with pytest.raises(ConfigurationError, match=sentence):
         RunSettings.from_run_config(settings)

@@ -156,22 +156,11 @@ def node(
     no_worker: Annotated[
         bool, typer.Option("--no-worker", help="Flower's own way: a new Python for each message.")
     ] = False,
-    short_waits: Annotated[
-        bool,
-        typer.Option(
-            "--short-waits", help="Ask for messages more often while they come; by private names of Flower."
-        ),
-    ] = False,
 ) -> None:
     """Run `flower-supernode` with the arguments behind `--` and a warm worker that forks its messages' processes."""
     from client.worker.node import run_node
 
-    if no_worker and short_waits:
-        raise typer.BadParameter(
-            "it takes the warm worker; leave --no-worker out.", param_hint="--short-waits"
-        )
-    places = None if no_worker else WorkerPaths(worker_dir)
-    raise typer.Exit(run_node(context.args, places, short_waits=short_waits))
+    raise typer.Exit(run_node(context.args, None if no_worker else WorkerPaths(worker_dir)))
 
 
 worker_app = typer.Typer(help="The warm worker that forks a process for each message.")

@@ -23,14 +23,13 @@ _AGAIN_S = 5.0
 _REFUSED = GrowingPause(first_s=10.0, longest_s=300.0)
 
 
-def run_node(arguments: Sequence[str], places: WorkerPaths | None, *, short_waits: bool = False) -> int:
+def run_node(arguments: Sequence[str], places: WorkerPaths | None) -> int:
     """Run `flower-supernode` with `arguments`; returns its exit status.
 
     One that was killed is refused until its lease ends, and one whose key is not registered always, both with the same
     sentence; it is started again, after a lease's time at growing pauses.
 
     places: where the worker is, which SuperNodes of one host may share; None for Flower's own cold processes.
-    short_waits: with the waits of `short_waits.py` in place of Flower's; takes `places`.
 
     Raises:
         ConfigurationError: the worker's directory cannot be used.
@@ -41,8 +40,6 @@ def run_node(arguments: Sequence[str], places: WorkerPaths | None, *, short_wait
     if places is not None:
         places.prepare()
         environment["PATH"] = os.pathsep.join([str(places.launchers), environment.get("PATH", os.defpath)])
-        if short_waits:
-            command[0] = places.short_waits_program()
         threading.Thread(target=_keep_worker, args=(places, ended), daemon=True).start()
     try:
         return _until_let_in(lambda: _run_once(command, environment))

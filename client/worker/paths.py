@@ -3,7 +3,6 @@
 DIRECTORY/worker.sock           mode 600
 DIRECTORY/bin/flwr-clientapp    the launcher; DIRECTORY/bin leads the SuperNode's PATH
 DIRECTORY/cold                  a line a cold start: why
-DIRECTORY/short/flower-supernode  Flower's SuperNode with short waits, for those that ask for it
 """
 
 import fcntl
@@ -77,12 +76,6 @@ class WorkerPaths:
                     f"of {sys.executable}); choose another directory, or run the node with --no-worker."
                 ]
             )
-
-    def short_waits_program(self) -> str:
-        """Write the SuperNode with short waits, by Flower's name for the program; returns its path."""
-        target = self.directory / "short" / SUPERNODE
-        write_program(target, f"#!{sys.executable}\nfrom client.worker.short_waits import main\n\nmain()\n")
-        return str(target)
 
     @contextmanager
     def lock(self) -> Iterator[None]:

@@ -98,7 +98,7 @@ def serve(
         from server.certificate.timestamp_worker import TimestampWorker
         from server.http_api.listening import HttpOptions, serve_http
         from server.ledger import Ledger
-        from server.operations.metrics_http import serve_metrics
+        from server.operations.metrics import serve_metrics
         from server.operations.restore_steps import refuse_half_restored
         from server.state_directory.subject_key import subject_keys
 

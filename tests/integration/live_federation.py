@@ -58,8 +58,7 @@ TRAIN, UNLEARN, WHOAMI = "train", "train.unlearn", "query.whoami"
 class LiveFederation:
     """The real app in its own processes, its deletion service, and a supervisor of its run.
 
-    `service` files requests, `ledger` tells what became of them, `deployment` kills and restarts. SuperNodes have short
-    waits, since a federation that waits takes processor time from the others; without `short_waits`, Flower's own.
+    `service` files requests, `ledger` tells what became of them, `deployment` kills and restarts.
     Rounds go over sessions; without, over Flower messages, where `num_messages` and `wait_for_message` see them.
     """
 
@@ -70,7 +69,6 @@ class LiveFederation:
         num_clients: int,
         with_sessions: bool = True,
         with_worker: bool = True,
-        short_waits: bool = True,
         node_config: Mapping[str, ConfigValue] | None = None,
         environment: Mapping[str, str] | None = None,
         **settings: ConfigValue,
@@ -86,7 +84,6 @@ class LiveFederation:
             with_deletion_service=True,
             with_sessions=with_sessions,
             with_worker=with_worker,
-            short_waits=short_waits and with_worker,
             node_config=node_config,
             environment=environment,
         )

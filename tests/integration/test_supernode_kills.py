@@ -31,9 +31,7 @@ LONG_MESSAGES: Mapping[str, ConfigValue] = {"local_epochs": 300, "round_timeout_
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFederation]:
     """Three clients, so that two go on when one is lost."""
     directory = tmp_path_factory.mktemp("supernode-kills")
-    with live_federation(
-        directory, num_clients=3, with_sessions=False, short_waits=False, **LONG_MESSAGES
-    ) as federation:
+    with live_federation(directory, num_clients=3, with_sessions=False, **LONG_MESSAGES) as federation:
         yield federation
 
 

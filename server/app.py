@@ -41,13 +41,13 @@ from server.federation.shadow_store import ShadowStore
 from server.federation.state import FederationState
 from server.ledger import Ledger, LedgerWriter
 from server.operations.logs import log_to_flower
-from server.operations.restore_steps import refuse_half_restored
 from server.state_directory.files import (
     CHECKPOINTS,
     KEPT,
     SETTINGS_FILE,
     erase_unfinished,
     private_state,
+    refuse_half_restored,
 )
 from server.state_directory.ledger_address import ledger_of_run
 from server.state_directory.noise_secret import make_noise_secret

@@ -100,8 +100,13 @@ def restore(
     ] = False,
 ) -> None:
     """Put a backup in the place of the federation's state; stop ServerApp, service and supervisor before."""
-    from server.operations.backup import restore as put_back
+    from server.operations.restore import broken_off_restore
+    from server.operations.restore import restore as put_back
 
+    if broken_off_restore(state_dir) is not None:
+        typer.echo(
+            "An earlier restore was broken off; it is finished now. Give the command again for another backup."
+        )
     done = put_back(
         directory,
         state_dir=state_dir,
@@ -109,13 +114,9 @@ def restore(
         now=datetime.now(UTC),
         force=force,
     )
-    if done.was_broken_off:
-        typer.echo(
-            "An earlier restore was broken off; it is finished now. Give the command again for another backup."
-        )
     typer.echo(f"Restored the backup of {done.made_at}, event {done.event_sequence}.")
-    if done.replaced is not None:
-        typer.echo(f"What was there before is in {done.replaced}; erase it when all is well.")
+    if (aside := state_dir / done.aside).is_dir():
+        typer.echo(f"What was there before is in {aside}; erase it when all is well.")
     if not done.compared:
         typer.echo(
             "There was no ledger here to compare with: deletions that were carried out after the backup are not "

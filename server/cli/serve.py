@@ -17,7 +17,7 @@ from server.api.limits import Limits
 from server.api.tls import TlsFiles
 from server.cli.connection import DEFAULT_SERVER, LedgerUrl
 from server.operations.logs import log_to_stderr
-from server.state_directory.files import REPORTS, private_state
+from server.state_directory.files import REPORTS, private_state, refuse_half_restored
 from server.state_directory.ledger_address import asked_ledger
 from unlearning.runtime.gc_tuning import nothing_collected
 
@@ -99,7 +99,6 @@ def serve(
         from server.http_api.listening import HttpOptions, serve_http
         from server.ledger import Ledger
         from server.operations.metrics import serve_metrics
-        from server.operations.restore_steps import refuse_half_restored
         from server.state_directory.subject_key import subject_keys
 
     log_to_stderr()

@@ -4,6 +4,7 @@ from logging import getLogger
 from pathlib import Path
 
 from server.state_directory.ledger_address import LEDGER_FILE
+from unlearning.errors import BackupError
 from unlearning.protocol import VERSION_FILE, claim_directory
 from unlearning.runtime.durable_files import close_state, erase_partials, make_private
 
@@ -18,8 +19,9 @@ NOISE_SECRET = "noise-secret"
 SUBJECT_KEY = "subject-key"
 """The key of the hashes that stand for sample ids (`server.state_directory.subject_key`)."""
 CALLBACKS = "callbacks"
-"""Whom the deletion service still has to tell what became of a request (`server.http_api.callbacks`)."""
-REPLACED, RESTORING = "replaced-", "restoring"
+"""Callbacks that the deletion service still owes (`server.http_api.callbacks`)."""
+REPLACED, RESTORING, RESTORE_JOURNAL = "replaced-", "restoring", "restoring.json"
+"""What restores moved aside, the copies of one, and its journal (`server.operations.restore`)."""
 SUPERLINK_DATABASE = Path("/var/lib/flower-unlearning/superlink.db")
 """Flower's own, beside the state directory, where deploy/ puts it."""
 FOLDERS = (CHECKPOINTS, KEPT, REPORTS, SHADOWS)
@@ -36,6 +38,20 @@ _OURS = (
     f"{RESTORING}*",
     VERSION_FILE,
 )
+
+
+def refuse_half_restored(state_dir: Path) -> None:
+    """Refuse a state directory whose restore was broken off.
+
+    Raises:
+        BackupError: says how to finish it.
+    """
+    if (state_dir / RESTORE_JOURNAL).exists():
+        raise BackupError(
+            f"A restore into {state_dir} was broken off half-way. Finish it first: "
+            "flower-unlearn restore BACKUP --state-dir DIR, as before.",
+            code="half-restored",
+        )
 
 
 def private_state(state_dir: Path) -> None:

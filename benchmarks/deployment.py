@@ -10,9 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from server.processes.flower_control import ConfigValue, FlowerControl, flower_environment, program
-from server.processes.layout import FEDERATION, can_connect, new_layout
-from server.processes.process_group import ProcessGroup
+from benchmarks.local_layout import new_layout
+from benchmarks.process_group import ProcessGroup
+from server.operations.checklist.running import can_connect
+from server.operations.flower_control import (
+    FEDERATION,
+    ConfigValue,
+    FlowerControl,
+    flower_environment,
+    program,
+)
 from server.state_directory.ledger_address import VARIABLE
 from unlearning.errors import DeploymentError
 

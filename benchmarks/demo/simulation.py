@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.deployment import SUPERLINK, LocalDeployment
-from server.processes.flower_control import ConfigValue, FlowerControl, config_argument
-from server.processes.layout import FEDERATION
+from server.operations.flower_control import FEDERATION, ConfigValue, FlowerControl, config_argument
 
 
 class LocalSimulation(LocalDeployment):

@@ -26,9 +26,9 @@ from server.certificate.document import decode
 from server.certificate.keys import PUBLIC_KEY, load_public_key, make_key_pair
 from server.certificate.ledger_check import LedgerView, check_ledger, open_ledger
 from server.ledger import Event, Ledger, RoundRecord
+from server.operations.flower_control import FLEET_SPEAKS_HTTP
+from server.operations.starting import write_app
 from server.operations.superlink_residue import erase_residue
-from server.processes.app_directory import write_app
-from server.processes.layout import FLEET_SPEAKS_HTTP
 from server.state_directory.files import REPORTS
 from server.state_directory.ledger_address import ledger_url
 from unlearning.errors import ConfigurationError, DeploymentError, FlowerUnlearningError

@@ -24,10 +24,10 @@ import typer
 from rich.console import Console
 
 from benchmarks.deployment import LocalDeployment
+from benchmarks.local_layout import free_ports
+from benchmarks.process_group import kill_local_superlink
 from benchmarks.tables import table, write
-from server.processes.flower_control import ConfigValue, config_argument, flower_environment, program
-from server.processes.layout import free_ports
-from server.processes.process_group import kill_local_superlink
+from server.operations.flower_control import ConfigValue, config_argument, flower_environment, program
 
 app = typer.Typer(add_completion=False)
 console = Console()

@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from server.operations.federation_file import FederationFile, flat
+from server.operations.flower_control import ConfigValue, app_settings
 from server.operations.starting import NUM_CLIENTS, START_CLIENTS
-from server.processes.flower_control import ConfigValue, app_settings
 from server.state_directory.files import SETTINGS_FILE
 from unlearning.errors import ConfigurationError
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from server.certificate.keys import check_certificate_key
 from server.operations.federation_file import FederationFile
-from server.processes.app_directory import write_app
-from server.processes.flower_control import ConfigValue, FlowerControl, Run
+from server.operations.flower_control import ConfigValue, FlowerControl, Run, config_argument
 from unlearning.errors import ConfigurationError, DeploymentError
+from unlearning.runtime.durable_files import write_atomically
 
 APP = "app"
 START_CLIENTS, NUM_CLIENTS = "start-clients", "num-clients"
@@ -18,6 +18,37 @@ NOBODY = "No client is registered: `flower-unlearn setup client NAME FOLDER` let
 def app_directory(file: FederationFile) -> Path:
     """Return the directory of the app that the file names; of the installed one, written beside the state directory."""
     return file.app if file.app is not None else write_app(file.state_dir.parent / APP)
+
+
+def write_app(directory: Path) -> Path:
+    """Write the app that `flwr run` submits into `directory`, and return it.
+
+    It names the installed components and every setting, and carries no code: it exists without a checkout, and bundling
+    a checkout walks through all of its files.
+    """
+    # Imported here because it needs PyTorch, which takes seconds; most commands do not.
+    from strategies.settings.run_config import RunSettings
+
+    about = b"The app of flower-unlearning; the code is installed on every machine.\n"
+    write_atomically(directory / "README.md", about)
+    lines = [
+        "[project]",
+        'name = "flower-unlearning"',
+        'version = "0.1.0"',
+        'description = "A live federation that can forget."',
+        'license = "Apache-2.0"',
+        "dependencies = []",
+        "[tool.flwr.app]",
+        'publisher = "flower-unlearning"',
+        'fab-include = ["README.md"]',
+        "[tool.flwr.app.components]",
+        'serverapp = "server.app:app"',
+        'clientapp = "client.app:app"',
+        "[tool.flwr.app.config]",
+        *(config_argument({name: value}) for name, value in RunSettings().to_run_config().items()),
+    ]
+    write_atomically(directory / "pyproject.toml", ("\n".join(lines) + "\n").encode())
+    return directory
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,10 @@ from typing import Protocol
 from server.ledger import Ledger, LedgerUnavailable
 from server.operations.applied_settings import APPLY, unapplied
 from server.operations.federation_file import read_federation_file
+from server.operations.flower_control import FlowerControl, Run
 from server.operations.logs import log_to_stderr
 from server.operations.starting import Submission, app_directory
 from server.operations.superlink_residue import ResidueEraser
-from server.processes.flower_control import FlowerControl, Run
 from server.state_directory.ledger_address import asked_ledger
 from unlearning.errors import ConfigurationError, DeploymentError
 from unlearning.runtime.growing_pause import GrowingPause

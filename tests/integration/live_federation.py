@@ -11,8 +11,8 @@ from benchmarks.deployment import WORKER, LocalDeployment, supernode
 from server.api.client import DeletionClient
 from server.api.tls import TlsFiles
 from server.ledger import Event, Ledger, RoundRecord
-from server.processes.app_directory import write_app
-from server.processes.flower_control import ConfigValue, flower_environment, program
+from server.operations.flower_control import ConfigValue, flower_environment, program
+from server.operations.starting import write_app
 from strategies.settings.run_config import RunSettings
 from tests.federation import InProcessFederation
 from tests.integration.deployments import FrugalDeployment

@@ -14,7 +14,7 @@ from benchmarks.demo.story import MAX_STARTS, RAY_GAVE_UP
 from benchmarks.deployment import LocalDeployment
 from server.api.client import DeletionClient
 from server.ledger import Ledger
-from server.processes.flower_control import ConfigValue
+from server.operations.flower_control import ConfigValue
 from unlearning.requests import Granularity, Target
 
 WAIT_S = 400.0

@@ -13,9 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.deployment import DELETION_SERVICE, SUPEREXEC, SUPERLINK, supernode
-from server.processes.app_directory import write_app
-from server.processes.flower_control import ConfigValue, FlowerControl, config_argument, program
-from server.processes.layout import FEDERATION
+from server.operations.flower_control import FEDERATION, ConfigValue, FlowerControl, config_argument, program
+from server.operations.starting import write_app
 from strategies.installation import run_script
 from tests.integration.deployments import FrugalDeployment
 from tests.integration.live_federation import WAIT_S, LiveFederation

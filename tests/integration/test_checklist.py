@@ -24,6 +24,7 @@ from server.ledger.database import Database
 from server.operations.checklist import Finding, Installation, Level, inspection
 from server.operations.checklist.files import check_certificates, check_secrets, check_state
 from server.operations.checklist.running import (
+    can_connect,
     check_from_outside,
     check_ledger,
     check_ports,
@@ -43,7 +44,6 @@ from server.operations.checklist.supernodes import (
     supernodes_here,
 )
 from server.operations.checklist.units import check_units
-from server.processes.layout import can_connect
 from server.state_directory.ledger_address import ledger_url
 from strategies.installation import Host, run_script
 from tests.deletion_service import free_port

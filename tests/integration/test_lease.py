@@ -9,14 +9,13 @@ import psutil
 import pytest
 
 from benchmarks.deployment import LocalDeployment, supernode
+from benchmarks.process_group import ProcessGroup
 from client.worker.node import LEASE_S
 from server.federation.unresponsive import presence
 from server.ledger import SITE_PROBLEMS, ClientRecord, Ledger
 from server.operations.checklist import Level
 from server.operations.checklist.supernodes import REFUSED_AFTER, check_let_in, nodes_here
-from server.processes.flower_control import flower_environment, program
-from server.processes.layout import FEDERATION
-from server.processes.process_group import ProcessGroup
+from server.operations.flower_control import FEDERATION, flower_environment, program
 from tests.integration.conftest import REPOSITORY
 from tests.integration.live_federation import SETTINGS, WAIT_S
 

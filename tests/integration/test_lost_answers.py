@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.deployment import supernode
-from server.processes.layout import free_ports
+from benchmarks.local_layout import free_ports
 from tests.integration.live_federation import (
     TRAIN,
     UNLEARN,

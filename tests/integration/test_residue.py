@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from flwr.app import Context, Message
 
+from benchmarks.process_group import living_processes
 from client.app import app as client_app
 from server.ledger import Ledger
 from server.operations.checklist import Installation, Level
 from server.operations.checklist.residue import check_residue, check_superlink_database
+from server.operations.starting import write_app
 from server.operations.superlink_residue import ResidueEraser
-from server.processes.app_directory import write_app
-from server.processes.process_group import living_processes
 from tests.federation import InProcessFederation
 from tests.integration.deployments import FrugalDeployment
 from tests.integration.live_federation import SETTINGS, WAIT_S

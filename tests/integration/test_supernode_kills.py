@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from benchmarks.deployment import supernode
-from server.processes.flower_control import ConfigValue
+from server.operations.flower_control import ConfigValue
 from tests.federation import client
 from tests.integration.deployments import restart
 from tests.integration.live_federation import (

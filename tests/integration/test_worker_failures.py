@@ -20,7 +20,7 @@ from client.worker.paths import WorkerPaths
 from client.worker.server import ask_status
 from server.operations.checklist import Level
 from server.operations.checklist.supernodes import GIVEN_UP, check_supernodes, supernodes_here
-from server.processes.flower_control import flower_environment
+from server.operations.flower_control import flower_environment
 from tests.integration.deployments import FrugalDeployment, restart
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]

@@ -12,7 +12,6 @@ OF_PATHS = {"copyfile", "copy", "copy2", "copytree"}
 """Functions of shutil; others have methods of these names."""
 ELSEWHERE = {
     "unlearning/runtime/durable_files.py": "makes them",
-    "server/processes/layout.py": "a federation of this user's own, for demo and tests",
     "server/federation/preparations.py": "links and copies of the ServerApp, which the service starts",
     "server/operations/setup.py": "files that are carried to a site",
     "client/setup.py": "files that are carried to the server",

@@ -12,6 +12,7 @@ from server.operations.checklist.files import check_certificates, check_secrets,
 from server.operations.checklist.finding import Finding, Installation
 from server.operations.checklist.residue import check_superlink_database
 from server.operations.checklist.running import (
+    can_connect,
     check_from_outside,
     check_ledger,
     check_ports,
@@ -29,7 +30,6 @@ from server.operations.checklist.supernodes import (
     supernodes_here,
 )
 from server.operations.checklist.units import check_units
-from server.processes.layout import can_connect
 
 PLACES = ("FLOWER_UNLEARNING_FILE", "FLWR_HOME")
 """The variables by which the services find an installation's files."""

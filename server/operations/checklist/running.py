@@ -116,6 +116,15 @@ def check_ports(listening: Sequence[tuple[str, int]], installation: Installation
             yield ok(f"Port {port} ({name}) listens beyond this host.")
 
 
+def can_connect(host: str, port: int) -> bool:
+    """Return whether a TCP connection can be opened."""
+    try:
+        with socket.create_connection((host, port), timeout=3.0):
+            return True
+    except OSError:
+        return False
+
+
 def check_from_outside(host: str, *, can_connect: Callable[[str, int], bool]) -> Iterator[Finding]:
     """Check from another host that the public ports answer and the private ones do not."""
     for port, name in PUBLIC_PORTS.items():

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from server.certificate.keys import make_key_pair
 from server.cli import app
 from server.operations.federation_file import read_federation_file
+from server.operations.flower_control import FlowerControl
 from server.operations.starting import Submission, app_directory
-from server.processes.flower_control import FlowerControl
 from tests.fake_flower import FakeFlower, row
 from tests.programs import run_program
 from unlearning.errors import ConfigurationError, DeploymentError

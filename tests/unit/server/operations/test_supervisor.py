@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from server.operations.flower_control import Run
 from server.operations.supervisor import Supervisor, decide
-from server.processes.flower_control import Run
 from tests.fake_flower import FakeFlower, control_of_app, row
 from tests.supervised import OneRun
 from unlearning.runtime.growing_pause import GrowingPause

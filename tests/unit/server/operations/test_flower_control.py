@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from flwr.common.config import parse_config_args
 
-from server.processes.flower_control import DeploymentError, FlowerControl, config_argument
+from server.operations.flower_control import DeploymentError, FlowerControl, config_argument
 from tests.fake_flower import control_of_app
 
 

@@ -12,8 +12,11 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
+
+from packaging.version import Version
 
 from server.state_directory.ledger_address import FILE_VARIABLE, VARIABLE
 from unlearning.errors import ConfigurationError, DeploymentError
@@ -34,6 +37,12 @@ FLOWER_ENVIRONMENT: Mapping[str, str] = {
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
 }
 """What each Flower process that this project starts runs with."""
+
+FEDERATION = "federation"
+"""The name of the SuperLink in Flower's configuration file."""
+
+FLEET_SPEAKS_HTTP = Version(installed_version("flwr")) >= Version("1.40.dev0")
+"""Whether SuperNodes reach the SuperLink over HTTP at its one address; before, by gRPC at an address of the fleet's."""
 
 _COMMAND_TIMEOUT_S = 90.0
 
@@ -85,6 +94,14 @@ def config_argument(values: Mapping[str, ConfigValue]) -> str:
         else:
             words.append(f'{key}="{value}"')
     return " ".join(words)
+
+
+def flower_config(address: str, authority: Path | None) -> str:
+    """Return Flower's config.toml, by which commands find the SuperLink; without an authority it has no TLS."""
+    trust = "insecure = true" if authority is None else f'root-certificates = "{authority}"'
+    return (
+        f'[superlink]\ndefault = "{FEDERATION}"\n\n[superlink.{FEDERATION}]\naddress = "{address}"\n{trust}\n'
+    )
 
 
 def program(name: str) -> str:

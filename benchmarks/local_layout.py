@@ -13,22 +13,19 @@ import secrets
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 
-from packaging.version import Version
-
-from server.processes.flower_control import ConfigValue, config_argument, program
+from server.operations.flower_control import (
+    FLEET_SPEAKS_HTTP,
+    ConfigValue,
+    config_argument,
+    flower_config,
+    program,
+)
 from server.state_directory.ledger_address import ledger_url
 from strategies.installation import run_script
 from unlearning.errors import DeploymentError
 from unlearning.runtime.durable_files import make_private, write_anew
-
-FEDERATION = "federation"
-"""The name of the SuperLink in Flower's configuration file."""
-
-FLEET_SPEAKS_HTTP = Version(version("flwr")) >= Version("1.40.dev0")
-"""Whether SuperNodes reach the SuperLink over HTTP at its one address; before, by gRPC at an address of the fleet's."""
 
 _GIVEN: set[int] = set()
 
@@ -207,23 +204,6 @@ def new_layout(
         runtime_ports=tuple(runtimes),
         node_config=dict(node_config),
     )
-
-
-def flower_config(address: str, authority: Path | None) -> str:
-    """Return Flower's config.toml, by which commands find the SuperLink; without an authority it has no TLS."""
-    trust = "insecure = true" if authority is None else f'root-certificates = "{authority}"'
-    return (
-        f'[superlink]\ndefault = "{FEDERATION}"\n\n[superlink.{FEDERATION}]\naddress = "{address}"\n{trust}\n'
-    )
-
-
-def can_connect(host: str, port: int) -> bool:
-    """Return whether a TCP connection can be opened."""
-    try:
-        with socket.create_connection((host, port), timeout=3.0):
-            return True
-    except OSError:
-        return False
 
 
 def free_ports(count: int) -> list[int]:

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from strategies.installation import DEPLOY, Host
+from strategies.installation import DEPLOY, Host, is_issued_by
 from unlearning.errors import ConfigurationError
 from unlearning.runtime.durable_files import write_atomically
 from unlearning.runtime.foreign_files import read_plain
@@ -79,21 +78,13 @@ def take_answer(host: Host, name: str, folder: Path) -> None:
         raise ConfigurationError(
             [f"--answer {folder}: {exc}. `flower-unlearn setup client` makes {' and '.join(names)}."]
         ) from exc
-    is_issued = any(_is_issued_by(certificate, authority) for authority in authorities)
+    is_issued = any(is_issued_by(certificate, authority) for authority in authorities)
     if not is_issued or certificate.public_key() != key.public_key():
         raise ConfigurationError(
             [f"--answer {folder}: {name}.pem is not for this site's key {name}.key, or not signed by ca.crt."]
         )
     for file, content in files.items():
         host.file(host.config_dir / file, content)
-
-
-def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    try:
-        certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True
 
 
 def _environment(host: Host, name: str, server: str, told: str) -> str:

@@ -13,6 +13,9 @@ from grp import getgrnam
 from pathlib import Path
 from pwd import getpwnam
 
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
 from unlearning.errors import DeploymentError
 from unlearning.runtime.durable_files import make_private, write_anew
 
@@ -109,6 +112,15 @@ class Host:
                     f"There is no user {self.user} on this host: useradd --system --home-dir {self.state_root} "
                     f"{self.user}, or give --user."
                 ) from None
+
+
+def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Return whether the authority has signed the certificate."""
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 def run_script(name: str, *arguments: str) -> None:

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from server.certificate.keys import SIGNING_KEY, make_key_pair
-from server.operations.checklist.files import check_certificates, check_secrets, check_state
 from server.operations.checklist.finding import Installation, Level
+from server.operations.checklist.keys_and_state import check_certificates, check_secrets, check_state
 from server.operations.flower_control import FlowerControl, flower_config
 from server.operations.starting import APP
 from strategies.installation import CONFIG_DIR, DEPLOY, Host, run_script

@@ -19,7 +19,7 @@ from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger
 from server.ledger.database import Database
 from server.operations.checklist import Installation, Level
-from server.operations.checklist.service_user import check_service_user
+from server.operations.checklist.services import check_service_user
 from server.operations.flower_control import FlowerControl
 from server.operations.starting import write_app
 from server.state_directory.ledger_address import ledger_url

@@ -22,7 +22,7 @@ from server.cli import app
 from server.ledger import WAITING, ClientRecord, Ledger, RoundRecord
 from server.ledger.database import Database
 from server.operations.checklist import Finding, Installation, Level, inspection
-from server.operations.checklist.files import check_certificates, check_secrets, check_state
+from server.operations.checklist.keys_and_state import check_certificates, check_secrets, check_state
 from server.operations.checklist.running import (
     can_connect,
     check_from_outside,
@@ -34,16 +34,8 @@ from server.operations.checklist.running import (
     check_versions,
     installed_at,
 )
-from server.operations.checklist.supernodes import (
-    GIVEN_UP,
-    Node,
-    SuperNode,
-    check_let_in,
-    check_supernodes,
-    nodes_here,
-    supernodes_here,
-)
-from server.operations.checklist.units import check_units
+from server.operations.checklist.services import check_units
+from server.operations.checklist.supernodes import Node, check_let_in, nodes_here
 from server.state_directory.ledger_address import ledger_url
 from strategies.installation import Host, run_script
 from tests.deletion_service import free_port
@@ -251,7 +243,7 @@ def test_a_supernode_that_the_server_does_not_let_in_is_a_problem(age_s, superno
 
 
 def test_a_supernode_is_found_below_the_node_that_starts_it(tmp_path):
-    """With its age; one that was refused and is started anew does not count as taking messages."""
+    """With its age."""
     for name, text in (
         ("flower-unlearn-site", "./flower-supernode & wait"),
         ("flower-supernode", "sleep 60"),
@@ -268,8 +260,6 @@ def test_a_supernode_is_found_below_the_node_that_starts_it(tmp_path):
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    refused = f"{CONNECTED}\nERROR: [code: 2004] Failed to activate SuperNode.\n"
-    assert list(check_supernodes([SuperNode(pid=1, works=False, log=refused, written_at=NOW)], now=NOW)) == []
 
 
 def units_of_a_host(installation: Installation, names: Iterable[str]) -> None:
@@ -319,66 +309,6 @@ def test_another_federation_of_this_machine_is_not_looked_at(good):
     assert inspection.belongs(["/opt/f/bin/flower-superlink", "--insecure"], good)
     assert inspection.belongs(["supervise", f"{good.config_dir}/federation.toml"], good)
     assert not inspection.belongs(["supervise", "/srv/other/federation.toml"], good)
-
-
-CONNECTED, RECEIVED, SENT = (
-    "INFO : SuperNode ID: 7",
-    "INFO : Received successfully",
-    "INFO : Sending: train message",
-)
-
-
-@pytest.mark.parametrize(
-    ("works", "log", "silent_for", "expected"),
-    [
-        (
-            False,
-            [CONNECTED, RECEIVED],
-            GIVEN_UP,
-            "problem: The SuperNode (process 1) waits for a process that",
-        ),
-        (
-            False,
-            [CONNECTED, RECEIVED],
-            GIVEN_UP / 2,
-            "warning: The SuperNode (process 1) has received a message",
-        ),
-        (True, [CONNECTED, RECEIVED], GIVEN_UP, ""),
-        (False, [CONNECTED, RECEIVED, SENT], GIVEN_UP, ""),
-        (False, [CONNECTED], GIVEN_UP, ""),
-        (False, [CONNECTED, RECEIVED, CONNECTED], GIVEN_UP, ""),  # restarted since
-        (False, None, GIVEN_UP, "warning: What the SuperNode (process 1) writes cannot be read"),
-    ],
-)
-def test_a_supernode_that_waits_for_good_is_a_problem(works, log, silent_for, expected):
-    """It has taken a message, sent nothing, and nothing works at it; Flower gives a killed process a minute."""
-    text = None if log is None else "\n".join(log)
-    found = faults(
-        check_supernodes([SuperNode(pid=1, works=works, log=text, written_at=NOW)], now=NOW + silent_for)
-    )
-    assert len(found) == bool(expected)
-    assert all(fault.startswith(expected) for fault in found)
-
-
-def test_a_supernode_is_found_with_its_log_and_what_works_for_it(tmp_path):
-    """By the names of the programs; what it writes goes to a file."""
-    for name, text in (
-        ("flower-supernode", "echo ready; ./flwr-clientapp & wait"),
-        ("flwr-clientapp", "sleep 60"),
-    ):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o700)
-    log = tmp_path / "log"
-    with log.open("wb") as file:
-        process = subprocess.Popen(["./flower-supernode"], cwd=tmp_path, stdout=file, start_new_session=True)
-    try:
-        deadline = time.monotonic() + 20.0
-        while not (mine := [one for one in supernodes_here() if one.pid == process.pid and one.works]):
-            assert time.monotonic() < deadline
-        assert mine[0].log == "ready\n"
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "10.0.0.10", "::"])

@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 
 from server.operations.checklist.applied import check_applied, services_here
-from server.operations.checklist.files import check_certificates, check_secrets, check_state
 from server.operations.checklist.finding import Finding, Installation
+from server.operations.checklist.keys_and_state import check_certificates, check_secrets, check_state
 from server.operations.checklist.residue import check_superlink_database
 from server.operations.checklist.running import (
     can_connect,
@@ -22,14 +22,8 @@ from server.operations.checklist.running import (
     check_versions,
     installed_at,
 )
-from server.operations.checklist.service_user import check_service_user
-from server.operations.checklist.supernodes import (
-    check_let_in,
-    check_supernodes,
-    nodes_here,
-    supernodes_here,
-)
-from server.operations.checklist.units import check_units
+from server.operations.checklist.services import check_service_user, check_units
+from server.operations.checklist.supernodes import check_let_in, nodes_here
 
 PLACES = ("FLOWER_UNLEARNING_FILE", "FLWR_HOME")
 """The variables by which the services find an installation's files."""
@@ -58,7 +52,6 @@ def inspect_installation(installation: Installation, *, now: datetime) -> Iterat
         yield from check_ledger(installation, now=now)
     else:
         yield from check_let_in(nodes_here(own))
-        yield from check_supernodes(supernodes_here(own), now=now)
 
 
 def inspect_from_outside(host: str) -> Iterator[Finding]:

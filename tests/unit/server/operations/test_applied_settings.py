@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from server.operations.applied_settings import unapplied
 from server.operations.checklist import Level
-from server.operations.checklist.applied import check_applied
+from server.operations.checklist.applied import check_applied, unapplied
 from server.operations.federation_file import read_federation_file
 from strategies.settings.run_config import RunSettings
 

@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from server.operations.checklist.finding import Finding, Installation, ok, problem, warning
 from server.state_directory.files import SETTINGS_FILE
+from strategies.installation import is_issued_by
 from unlearning.runtime.durable_files import open_to_others
 
 RENEW_BEFORE = timedelta(days=30)
@@ -157,16 +157,11 @@ def _check_dates(path: Path, certificate: x509.Certificate, now: datetime) -> It
 def _check_issuer(
     path: Path, certificate: x509.Certificate, authorities: list[x509.Certificate]
 ) -> Iterator[Finding]:
-    for authority in authorities:
-        try:
-            certificate.verify_directly_issued_by(authority)
-        except (ValueError, TypeError, InvalidSignature):
-            continue
-        return
-    yield problem(
-        f"{path} is not signed by the authority ca.crt.",
-        "Others will refuse it: make it with this authority, or bring the ca.crt that belongs to it.",
-    )
+    if not any(is_issued_by(certificate, authority) for authority in authorities):
+        yield problem(
+            f"{path} is not signed by the authority ca.crt.",
+            "Others will refuse it: make it with this authority, or bring the ca.crt that belongs to it.",
+        )
 
 
 def _check_key(path: Path, certificate: x509.Certificate) -> Iterator[Finding]:

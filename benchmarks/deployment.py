@@ -10,13 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from benchmarks.local_layout import new_layout
+from benchmarks.local_layout import LocalControl, new_layout
 from benchmarks.process_group import ProcessGroup
 from server.operations.checklist.running import can_connect
 from server.operations.flower_control import (
     FEDERATION,
     ConfigValue,
-    FlowerControl,
     flower_environment,
     program,
 )
@@ -92,7 +91,7 @@ class LocalDeployment:
             self.run_config |= {"state-dir": str(layout.state_dir)}
         if with_sessions:
             self.run_config |= layout.session_settings()
-        self.control = FlowerControl(app_dir, FEDERATION, environment=self._environment_of(layout.server_dir))
+        self.control = LocalControl(app_dir, FEDERATION, environment=self._environment_of(layout.server_dir))
 
     # --- the whole
 

@@ -11,16 +11,21 @@ Each has a directory of its own, as if it ran on a host of its own:
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from server.operations.flower_control import (
     FLEET_SPEAKS_HTTP,
     ConfigValue,
+    FlowerControl,
+    Run,
     config_argument,
     flower_config,
     program,
+    run_from_json,
 )
 from server.state_directory.ledger_address import ledger_url
 from strategies.installation import run_script
@@ -183,6 +188,40 @@ class Layout:
     @property
     def _secret(self) -> Path:
         return self.server_dir / "superexec.secret"
+
+
+class LocalControl(FlowerControl):
+    """The runs of a federation on this machine. `run_options` are added to each `flwr run`."""
+
+    run_options: Sequence[str] = ()
+
+    def ask(self, arguments: Sequence[str]) -> dict[str, Any]:
+        """Return what one `flwr` command answers."""
+        return super().ask([*arguments, *(self.run_options if arguments[0] == "run" else ())])
+
+    def run(self, run_id: int) -> Run:
+        """Return one run.
+
+        Raises:
+            DeploymentError: the SuperLink cannot be reached or has no such run.
+        """
+        return run_from_json(self.ask(["list", self.federation, "--run-id", str(run_id)])["runs"][0])
+
+    def stop_run(self, run_id: int) -> None:
+        """Stop a run; its ServerApp ends and the run becomes `finished:stopped`.
+
+        Raises:
+            DeploymentError: the SuperLink cannot be reached, or the run is not running.
+        """
+        self.ask(["stop", str(run_id), self.federation])
+
+    def log(self, run_id: int) -> str:
+        """Return what the run's ServerApp has logged so far; empty if it cannot be had."""
+        command = [program("flwr"), "log", str(run_id), self.federation, "--show"]
+        try:
+            return self.run_command(command).stdout
+        except (OSError, subprocess.SubprocessError):
+            return ""
 
 
 def new_layout(

@@ -122,7 +122,7 @@ def setup(
     user: Annotated[str, typer.Option(help="Who owns the files; empty: whoever calls this.")] = "flower",
 ) -> None:
     """Make keys, settings and unit of this site's host; doing it again changes nothing."""
-    from client.setup import UNIT, Data, setup_site, take_answer
+    from client.site_setup import UNIT, Data, setup_site, take_answer
 
     host = Host(say=typer.echo, config_dir=config_dir, state_root=state_root, units_dir=units_dir, user=user)
     if answer is not None:
@@ -158,7 +158,7 @@ def node(
     ] = False,
 ) -> None:
     """Run `flower-supernode` with the arguments behind `--` and a warm worker that forks its messages' processes."""
-    from client.worker.node import run_node
+    from client.worker.supernode import run_node
 
     raise typer.Exit(run_node(context.args, None if no_worker else WorkerPaths(worker_dir)))
 
@@ -172,7 +172,7 @@ def worker(context: typer.Context, worker_dir: WorkerDir = _WORKER_DIR) -> None:
     """Run a worker until SIGTERM; `node` does this by itself."""
     context.obj = WorkerPaths(worker_dir)
     if context.invoked_subcommand is None:
-        from client.worker.server import serve
+        from client.worker.fork_server import serve
 
         serve(context.obj)
 
@@ -180,7 +180,7 @@ def worker(context: typer.Context, worker_dir: WorkerDir = _WORKER_DIR) -> None:
 @worker_app.command("status")
 def worker_status(context: typer.Context) -> None:
     """Say how many messages were forked, how many started cold, and why; ends with 1 where no worker answers."""
-    from client.worker.server import ask_status
+    from client.worker.fork_server import ask_status
 
     places: WorkerPaths = context.obj
     for reason, count in places.cold_starts().items():

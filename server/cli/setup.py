@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from server.operations import setup as steps
-from server.operations.federation_file import read_federation_file
+from server.operations import host_setup as steps
+from server.operations.federation_toml import read_federation_file
 from server.operations.flower_control import FLEET_SPEAKS_HTTP, FlowerControl, flower_environment
 from server.operations.starting import app_directory
 from strategies.installation import CONFIG_DIR, DEPLOY, STATE_ROOT, UNITS_DIR, Host

@@ -1,8 +1,9 @@
 """A method's exchanges, and why one did not suffice."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from server.deletion.measuring import measure_beside
 from server.deletion.privacy_account import account_for
@@ -13,10 +14,11 @@ from server.federation.round_log import RoundResult
 from server.federation.state import ActiveDeletion, FederationState, Phase, Rollback
 from server.federation.step import Move, RoundDone, Step
 from server.federation.suspensions import with_left_out
-from server.state_directory.noise_secret import noise_key
+from server.state_directory.files import NOISE_SECRET
 from strategies.exchange import Exchange
 from strategies.messages import model_record
 from strategies.unlearning_strategy import UnlearningStrategy
+from unlearning.certified import derived_key, noise_secret
 from unlearning.errors import MethodFailed
 from unlearning.methods.method import UnlearningState
 from unlearning.methods.registry import method_named, validated_parameters
@@ -88,8 +90,17 @@ def _strategy_of(context: FederationContext, state: FederationState) -> Unlearni
         rounds_trained=state.training_rounds,
         schedule=schedule_of(context.settings, state.settings),
         kept=context.preparations.store_for(deletion, state.generation_of(deletion.method)),
-        noise_key=noise_key(context.state_dir, deletion.request_ids) if method.info.draws_noise else None,
+        noise_key=_noise_key(context.state_dir, deletion.request_ids) if method.info.draws_noise else None,
     )
+
+
+def _noise_key(state_dir: Path, request_ids: Sequence[str]) -> bytes:
+    """Return what the noise of a deletion of these requests is derived from.
+
+    Raises:
+        ConfigurationError: the secret cannot be used.
+    """
+    return derived_key(noise_secret(state_dir / NOISE_SECRET), "requests", *sorted(request_ids))
 
 
 def _put_on_trial(

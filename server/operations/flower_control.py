@@ -136,7 +136,7 @@ def flower_environment(home: Path | None = None) -> dict[str, str]:
 
 
 class FlowerControl:
-    """The runs of one app on one SuperLink. `run_options` are added to each `flwr run`.
+    """The runs of one app on one SuperLink.
 
     `federation` is a `[superlink.NAME]` table of `$FLWR_HOME/config.toml`; `app_dir` holds the app's
     pyproject.toml. Every call starts a `flwr` command, about a second of processor time.
@@ -149,13 +149,11 @@ class FlowerControl:
         *,
         environment: Mapping[str, str] | None = None,
         run_command: CommandRunner | None = None,
-        run_options: Sequence[str] = (),
     ) -> None:
         self.app_dir = app_dir.resolve()
         self.federation = federation
         self._environment = dict(environment) if environment is not None else flower_environment()
-        self._run_command = run_command if run_command is not None else self._run_in_a_process
-        self._run_options = run_options
+        self.run_command = run_command if run_command is not None else self._run_in_a_process
         self.app = _app_name(self.app_dir)
 
     def submit_run(self, run_config: Mapping[str, ConfigValue]) -> int:
@@ -168,7 +166,7 @@ class FlowerControl:
         """
         self.refuse_secrets(run_config)
         options = ["--run-config", config_argument(run_config)] if run_config else []
-        answer = self._ask(["run", str(self.app_dir), self.federation, *options, *self._run_options])
+        answer = self.ask(["run", str(self.app_dir), self.federation, *options])
         return int(answer["run-id"])
 
     def refuse_secrets(self, run_config: Mapping[str, ConfigValue]) -> None:
@@ -190,24 +188,8 @@ class FlowerControl:
         Raises:
             DeploymentError: the SuperLink cannot be reached.
         """
-        answer = self._ask(["list", self.federation, "--limit", "50"])
-        return [run for run in map(_run_from_json, answer["runs"]) if run.app == self.app]
-
-    def run(self, run_id: int) -> Run:
-        """Return one run.
-
-        Raises:
-            DeploymentError: the SuperLink cannot be reached or has no such run.
-        """
-        return _run_from_json(self._ask(["list", self.federation, "--run-id", str(run_id)])["runs"][0])
-
-    def stop_run(self, run_id: int) -> None:
-        """Stop a run; its ServerApp ends and the run becomes `finished:stopped`.
-
-        Raises:
-            DeploymentError: the SuperLink cannot be reached, or the run is not running.
-        """
-        self._ask(["stop", str(run_id), self.federation])
+        answer = self.ask(["list", self.federation, "--limit", "50"])
+        return [run for run in map(run_from_json, answer["runs"]) if run.app == self.app]
 
     def register_supernode(self, public_key: Path, name: str) -> int:
         """Admit the SuperNode that holds this key, under this name; return its node id.
@@ -215,7 +197,7 @@ class FlowerControl:
         Raises:
             DeploymentError: the SuperLink cannot be reached or refuses the key.
         """
-        answer = self._ask(["supernode", "register", str(public_key), self.federation, "--name", name])
+        answer = self.ask(["supernode", "register", str(public_key), self.federation, "--name", name])
         return int(answer["node-id"])
 
     def count_registered(self) -> int:
@@ -224,21 +206,18 @@ class FlowerControl:
         Raises:
             DeploymentError: the SuperLink cannot be reached.
         """
-        nodes = self._ask(["supernode", "list", self.federation])["nodes"]
+        nodes = self.ask(["supernode", "list", self.federation])["nodes"]
         return sum(1 for node in nodes if node["status"] in ("registered", "online", "offline"))
 
-    def log(self, run_id: int) -> str:
-        """Return what the run's ServerApp has logged so far; empty if it cannot be had."""
-        command = [program("flwr"), "log", str(run_id), self.federation, "--show"]
-        try:
-            return self._run_command(command).stdout
-        except (OSError, subprocess.SubprocessError):
-            return ""
+    def ask(self, arguments: Sequence[str]) -> dict[str, Any]:
+        """Return what one `flwr` command answers.
 
-    def _ask(self, arguments: Sequence[str]) -> dict[str, Any]:
+        Raises:
+            DeploymentError: it failed, or did not answer in JSON.
+        """
         shown = "flwr " + " ".join(arguments)
         try:
-            done = self._run_command([program("flwr"), *arguments, "--format", "json"])
+            done = self.run_command([program("flwr"), *arguments, "--format", "json"])
         except (OSError, subprocess.SubprocessError) as exc:
             raise DeploymentError(f"`{shown}` did not end well: {exc}") from exc
         answer = _first_json_object(done.stdout)
@@ -301,7 +280,8 @@ def _first_json_object(text: str) -> dict[str, Any] | None:
     return None
 
 
-def _run_from_json(row: Mapping[str, Any]) -> Run:
+def run_from_json(row: Mapping[str, Any]) -> Run:
+    """Read what the SuperLink says of a run."""
     finished = str(row["finished-at"])
     return Run(
         run_id=int(row["run-id"]),

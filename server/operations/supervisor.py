@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from server.ledger import Ledger, LedgerUnavailable
-from server.operations.federation_file import read_federation_file
+from server.operations.federation_toml import read_federation_file
 from server.operations.flower_control import FlowerControl, Run
 from server.operations.logs import log_to_stderr
 from server.operations.starting import Submission, app_directory

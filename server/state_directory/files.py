@@ -15,7 +15,11 @@ SETTINGS_FILE = "settings.json"
 """The run's settings, which say what model a checkpoint's vector belongs to."""
 UNDONE_FILE, RESIDUE_FILE = "undone-by-restore.json", "residue-erased.json"
 NOISE_SECRET = "noise-secret"
-"""What the noise of released models is derived from (`server.state_directory.noise_secret`)."""
+"""What the noise of released models is derived from (`unlearning.certified.noise_secret`): 32 bytes, mode 600.
+
+It is in no ledger, report, certificate, log or message. A reader of it can subtract the noise from released models;
+without it no release can be repeated.
+"""
 SUBJECT_KEY = "subject-key"
 """The key of the hashes that stand for sample ids (`server.state_directory.subject_key`)."""
 CALLBACKS = "callbacks"

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.deployment import LocalDeployment, supernode
 from benchmarks.process_group import ProcessGroup
-from client.worker.node import LEASE_S
+from client.worker.supernode import LEASE_S
 from server.federation.unresponsive import presence
 from server.ledger import SITE_PROBLEMS, ClientRecord, Ledger
 from server.operations.checklist import Level
@@ -123,8 +123,8 @@ def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_pat
         finally:
             node.kill()
             ledger.close()
-        [gone] = [one for one in deployment.control._ask(NODES)["nodes"] if one["status"] == "offline"]
-        deployment.control._ask(["supernode", "unregister", str(gone["node-id"]), FEDERATION])
+        [gone] = [one for one in deployment.control.ask(NODES)["nodes"] if one["status"] == "offline"]
+        deployment.control.ask(["supernode", "unregister", str(gone["node-id"]), FEDERATION])
         revoked = started_node(layout.client_dir(1), layout.supernode_command(1)[1:])
         try:
             said_so = "its key is not registered at the server"

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from benchmarks.deployment import WORKER, supernode
+from client.worker.fork_server import ask_status
 from client.worker.paths import WorkerPaths
-from client.worker.server import ask_status
 from server.operations.flower_control import flower_environment
 from tests.integration.deployments import FrugalDeployment, restart
 

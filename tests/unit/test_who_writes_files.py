@@ -13,8 +13,8 @@ OF_PATHS = {"copyfile", "copy", "copy2", "copytree"}
 ELSEWHERE = {
     "unlearning/runtime/durable_files.py": "makes them",
     "server/federation/preparations.py": "links and copies of the ServerApp, which the service starts",
-    "server/operations/setup.py": "files that are carried to a site",
-    "client/setup.py": "files that are carried to the server",
+    "server/operations/host_setup.py": "files that are carried to a site",
+    "client/site_setup.py": "files that are carried to the server",
     "strategies/installation.py": "systemd's units are root's",
     "strategies/settings/page.py": "writes the docs",
     "server/cli/new.py": "an app's source, in its author's directory",

@@ -104,25 +104,15 @@ def _check_modes(directory: Path) -> Iterator[Finding]:
 
 
 def _check_settings(path: Path) -> Iterator[Finding]:
-    """Check that the settings that the last run wrote down hold no secret, as those of an earlier version could."""
-    if not path.is_file():
-        return
-    # Imported here because it needs PyTorch, which takes seconds; the other checks do not.
-    from strategies.settings.run_config import secrets_in
-
+    """Check that the last run, which wrote its settings down, signs its certificates."""
     try:
-        settings = dict(json.loads(path.read_text(encoding="utf-8")))
-        found = secrets_in(settings)
+        signs = bool(dict(json.loads(path.read_text(encoding="utf-8"))).get("certificate-key"))
     except (OSError, ValueError, TypeError):
-        return  # `model` says what is wrong with it
-    if not settings.get("certificate-key"):
+        return  # there was no run, or `model` says what is wrong with it
+    if not signs:
         yield warning(
             "The run does not sign its certificates of deletion.",
             "flower-unlearn certificate-key DIR; name it as certificate-key in federation.toml; submit the run again.",
-        )
-    for sentence in found:
-        yield problem(
-            f"{path}: {sentence}", "Change it, and erase backups of that time: clients have received it."
         )
 
 

@@ -3,11 +3,9 @@
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from importlib.metadata import PackageNotFoundError, distribution, requires, version
+from importlib.metadata import distribution, version
 from ipaddress import ip_address
 from pathlib import Path
-
-from packaging.requirements import Requirement
 
 from server.federation.unresponsive import REMEDY, sentence, unresponsive_clients
 from server.ledger import SITE_PROBLEMS, WAITING, Ledger, LedgerUnavailable
@@ -145,21 +143,7 @@ def check_from_outside(host: str, *, can_connect: Callable[[str, int], bool]) ->
 
 
 def check_versions(package: str = "flower-unlearning") -> Iterator[Finding]:
-    """Check that what is installed is what the package asks for."""
-    for text in requires(package) or ():
-        requirement = Requirement(text)
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        try:
-            found = version(requirement.name)
-        except PackageNotFoundError:
-            yield problem(f"{requirement.name} is not installed.", "Install the package again with pip.")
-            continue
-        if not requirement.specifier.contains(found, prereleases=True):
-            yield problem(
-                f"{requirement.name} is {found}, needed is {requirement.specifier}.",
-                "Install the package again with pip.",
-            )
+    """Say what is installed; `pip check` says whether it fits together."""
     yield ok(
         f"{package} {version(package)} (protocol version {PROTOCOL_VERSION}) with flwr {version('flwr')}; the same on "
         "every host."

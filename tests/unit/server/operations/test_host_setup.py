@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from client.setup import Data, setup_site, take_answer
-from server.operations.setup import TO_SITE, let_in
+from client.site_setup import Data, setup_site, take_answer
+from server.operations.host_setup import TO_SITE, let_in
 from strategies.installation import Host, run_script
 from tests.certificates import Authority
 from unlearning.errors import ConfigurationError, DeploymentError, FlowerUnlearningError

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from server.certificate.keys import make_key_pair
 from server.cli import app
-from server.operations.federation_file import read_federation_file
+from server.operations.federation_toml import read_federation_file
 from server.operations.flower_control import FlowerControl
 from server.operations.starting import Submission, app_directory
 from tests.fake_flower import FakeFlower, row

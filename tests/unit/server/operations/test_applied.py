@@ -9,7 +9,7 @@ import pytest
 
 from server.operations.checklist import Level
 from server.operations.checklist.applied import check_applied, unapplied
-from server.operations.federation_file import read_federation_file
+from server.operations.federation_toml import read_federation_file
 from strategies.settings.run_config import RunSettings
 
 START = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

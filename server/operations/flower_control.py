@@ -89,7 +89,8 @@ def config_argument(values: Mapping[str, ConfigValue]) -> str:
         elif any(character in value for character in '"\\\n\r'):
             raise DeploymentError(
                 f"Flower cannot take {key}={value!r} on a command line: "
-                "use a value without double quotes, backslashes and line breaks."
+                "use a value without double quotes, backslashes and line breaks.",
+                code="no-spelling",
             )
         else:
             words.append(f'{key}="{value}"')
@@ -115,7 +116,8 @@ def program(name: str) -> str:
     if found is None:
         raise DeploymentError(
             f"The program {name} is neither beside {sys.executable} nor on the PATH: "
-            "install the package into the virtual environment that runs this."
+            "install the package into the virtual environment that runs this.",
+            code="no-program",
         )
     return found
 
@@ -219,16 +221,18 @@ class FlowerControl:
         try:
             done = self.run_command([program("flwr"), *arguments, "--format", "json"])
         except (OSError, subprocess.SubprocessError) as exc:
-            raise DeploymentError(f"`{shown}` did not end well: {exc}") from exc
+            raise DeploymentError(f"`{shown}` did not end well: {exc}", code="broken-off") from exc
         answer = _first_json_object(done.stdout)
         # The exit status is 0 even when the command failed; only the JSON tells.
         if answer is None:
             raise DeploymentError(
                 f"`{shown}` ended with status {done.returncode} and gave no JSON: "
-                f"{(done.stderr or done.stdout).strip()[-2000:]}"
+                f"{(done.stderr or done.stdout).strip()[-2000:]}",
+                code="no-answer",
             )
         if not answer.get("success"):
-            raise DeploymentError(f"`{shown}` failed: {str(answer.get('error-message', answer)).strip()}")
+            reason = str(answer.get("error-message", answer)).strip()
+            raise DeploymentError(f"`{shown}` failed: {reason}", code="refused", reason=reason)
         return answer
 
     def _run_in_a_process(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -255,7 +259,8 @@ def _app_name(app_dir: Path) -> str:
     except (OSError, tomllib.TOMLDecodeError, KeyError) as exc:
         raise DeploymentError(
             f"{path} is not a Flower app's: it must give [project] name and [tool.flwr.app] publisher "
-            f"({exc!r})."
+            f"({exc!r}).",
+            code="no-app",
         ) from exc
 
 

@@ -26,7 +26,7 @@ clientapp = "client.app:app"
 [tool.flwr.app.config]
 """
 START_CLIENTS, NUM_CLIENTS = "start-clients", "num-clients"
-NOBODY = "No client is registered: `flower-unlearn setup client NAME FOLDER` lets one in."
+NO_CLIENT = "No client is registered: `flower-unlearn setup client NAME FOLDER` lets one in."
 
 
 def app_directory(file: FederationFile) -> Path:
@@ -84,7 +84,7 @@ class Submission:
         """
         settings = self.settings(self.control.count_registered())
         if not {START_CLIENTS, NUM_CLIENTS} & settings.keys():
-            raise DeploymentError(NOBODY)
+            raise DeploymentError(NO_CLIENT, code="no-client")
         return self.control.submit_run(settings)
 
     def start(self) -> int:
@@ -98,7 +98,11 @@ class Submission:
             raise ConfigurationError(wrong)
         live = _live(self.runs())
         if live is not None:
-            raise DeploymentError(f"Run {live.run_id} is {live.status}, and a federation has one at a time.")
+            raise DeploymentError(
+                f"Run {live.run_id} is {live.status}, and a federation has one at a time.",
+                code="run-under-way",
+                run_id=live.run_id,
+            )
         return self.submit()
 
     def missing(self) -> list[str]:
@@ -118,7 +122,7 @@ class Submission:
         except DeploymentError as exc:
             return [*wrong, f"The SuperLink {self.file.superlink} does not answer: {exc}"]
         if not registered:
-            wrong.append(NOBODY)
+            wrong.append(NO_CLIENT)
         if live is not None:
             wrong.append(f"Run {live.run_id} is {live.status}; `flwr stop {live.run_id}` ends it.")
         return wrong

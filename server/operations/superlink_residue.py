@@ -1,11 +1,11 @@
-"""What Flower's SuperLink keeps of messages that are over, and how it is erased when a deletion is completed.
+"""What Flower's SuperLink keeps of messages that have ended, and how it is erased when a deletion is completed.
 
 The SuperLink stores each message in SQLite until it is fetched. Then the row goes, but its bytes stay: in free pages
-of the database, and in the write-ahead log, which is written over when its turn comes and never shortened. So the
-losses, posteriors and updates of a forgotten client outlive the deletion. `erase_residue` rewrites the database
-without them and empties the log, while the SuperLink runs; the supervisor does it within a look of a completion.
+of the database, and in the write-ahead log, which is overwritten later and never shortened. So the losses, posteriors
+and updates of a forgotten client outlive the deletion. `erase_residue` rewrites the database without them and empties
+the log, while the SuperLink runs; the supervisor does it at its first look after a completion.
 
-Messages that nobody has fetched yet are no residue and stay. Blocks that the file system gives back are not
+Messages that were not fetched yet are no residue and stay. Blocks that the file system gives back are not
 overwritten, and swap is not looked at (docs/operations.md).
 """
 
@@ -25,7 +25,7 @@ from unlearning.runtime.durable_files import write_atomically
 
 _log = getLogger(__name__)
 
-# The SuperLink waits 5 s for its own writes; nobody shall hold the lock longer than that for nothing.
+# The SuperLink waits 5 s for its own writes, so the lock is held no longer than that.
 _WAIT_S = 5.0
 
 
@@ -37,7 +37,8 @@ def erase_residue(database: Path) -> int:
     """
     if not database.is_file():
         raise DeploymentError(
-            f"There is no database {database}; name the one that flower-superlink was started with."
+            f"There is no database {database}; name the one that flower-superlink was started with.",
+            code="no-database",
         )
     try:
         with closing(sqlite3.connect(database, timeout=_WAIT_S, isolation_level=None)) as connection:
@@ -46,10 +47,13 @@ def erase_residue(database: Path) -> int:
             is_busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     except sqlite3.Error as exc:
         raise DeploymentError(
-            f"{database} cannot be rewritten now: {exc}. It is tried again; else look at it."
+            f"{database} cannot be rewritten now: {exc}. It is tried again; else look at it.",
+            code="database-in-use",
         ) from exc
     if is_busy:
-        raise DeploymentError(f"The log of {database} is being read and could not be emptied. Try again.")
+        raise DeploymentError(
+            f"The log of {database} is being read and could not be emptied. Try again.", code="log-in-use"
+        )
     return database.stat().st_size
 
 
@@ -104,7 +108,7 @@ def last_erased_event(state_dir: Path) -> int:
 
 
 def count_waiting_answers(database: Path) -> int:
-    """Return how many answers of clients lie in the SuperLink's database because nobody has fetched them.
+    """Return how many answers of clients are in the SuperLink's database because they were not fetched.
 
     Raises:
         DeploymentError: the database cannot be read.

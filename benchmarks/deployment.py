@@ -12,7 +12,7 @@ from typing import Self
 
 from benchmarks.local_layout import LocalControl, new_layout
 from benchmarks.process_group import ProcessGroup
-from server.operations.checklist.running import can_connect
+from server.operations.checklist.ports import can_connect
 from server.operations.flower_control import (
     FEDERATION,
     ConfigValue,

@@ -246,7 +246,7 @@ def new_layout(
 
 
 def free_ports(count: int) -> list[int]:
-    """Find `count` loopback ports that nobody listens on, each given once by this process.
+    """Find `count` loopback ports that are free, each given once by this process.
 
     They lie below those that the system hands out.
 

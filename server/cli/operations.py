@@ -65,11 +65,11 @@ def erase_residue(
 ) -> None:
     """Erase what the SuperLink keeps of messages that are over; after a deletion the supervisor does it by itself."""
     from server.ledger import Ledger
-    from server.operations.superlink_residue import ResidueEraser
+    from server.operations.superlink_residue import erase_after_deletions
 
     opened = Ledger.open(asked_ledger(ledger, state_dir))
     try:
-        ResidueEraser(database=superlink_database, state_dir=state_dir, ledger=opened).step(always=True)
+        erase_after_deletions(superlink_database, state_dir, opened, always=True)
     finally:
         opened.close()
     typer.echo(f"Erased what {superlink_database} kept of messages that are over.")

@@ -172,7 +172,7 @@ class FlowerControl:
         return int(answer["run-id"])
 
     def refuse_secrets(self, run_config: Mapping[str, ConfigValue]) -> None:
-        """Refuse settings, the app's own among them, that nobody but the server may know.
+        """Refuse settings, the app's own among them, that only the server may know.
 
         Raises:
             ConfigurationError: names each setting and the place for it.

@@ -140,7 +140,7 @@ def _make_signing_key(host: Host, directory: Path) -> None:
     private, public, identity = make_key_pair(directory)
     for path in (directory, private, public):
         host.give(path)
-    host.say(f"made   {private}; hand {public} to whoever checks certificates (key id {identity})")
+    host.say(f"made   {private}; hand {public} to those who check certificates (key id {identity})")
 
 
 def _session_settings(address: str, certificates: Path) -> str:

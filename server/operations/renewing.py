@@ -50,7 +50,7 @@ def renew(path: Path, authority: Path, *, addresses: Sequence[str] = (), now: da
         raise ConfigurationError(
             [f"{path} is the authority's own: docs/operations.md says how it is exchanged."]
         )
-    # Else anybody could have any name and role, which everybody can write into a certificate.
+    # Otherwise a caller could write any name and role into a certificate, and have it signed here.
     if not any(is_issued_by(old, issuer) for issuer in issuers):
         raise ConfigurationError([f"{path} was not made by the authority of {authority}: not renewed."])
     if addresses and not _hosts(old):

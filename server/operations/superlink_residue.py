@@ -13,7 +13,6 @@ import json
 import sqlite3
 import time
 from contextlib import closing
-from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
 
@@ -57,40 +56,31 @@ def erase_residue(database: Path) -> int:
     return database.stat().st_size
 
 
-@dataclass(slots=True, kw_only=True)
-class ResidueEraser:
-    """An eraser of residue: once for all deletions that were completed since it last did.
+def erase_after_deletions(database: Path, state_dir: Path, ledger: Ledger, *, always: bool = False) -> bool:
+    """Erase residue if a deletion was completed since it last was, or always where asked; return whether it was done.
 
     `state_dir` remembers up to which event of the ledger that is so.
+
+    Raises:
+        DeploymentError: it could not be erased now.
+        LedgerUnavailable: the ledger cannot be read.
     """
-
-    database: Path
-    state_dir: Path
-    ledger: Ledger
-
-    def step(self, *, always: bool = False) -> bool:
-        """Erase if a deletion was completed since, or always where asked; return whether it was done.
-
-        Raises:
-            DeploymentError: it could not be erased now.
-            LedgerUnavailable: the ledger cannot be read.
-        """
-        before = last_erased_event(self.state_dir)
-        completion = newest_completion(self.ledger, after=before)
-        if completion is None and not always:
-            return False
-        newest = completion.sequence if completion else before
-        began = time.monotonic()
-        size_bytes = erase_residue(self.database)
-        write_atomically(self.state_dir / RESIDUE_FILE, json.dumps({"event_sequence": newest}).encode())
-        _log.info(
-            "Erased what %s kept of messages up to event %d: %.1f s, %d bytes are left.",
-            self.database,
-            newest,
-            time.monotonic() - began,
-            size_bytes,
-        )
-        return True
+    before = last_erased_event(state_dir)
+    completion = newest_completion(ledger, after=before)
+    if completion is None and not always:
+        return False
+    newest = completion.sequence if completion else before
+    began = time.monotonic()
+    size_bytes = erase_residue(database)
+    write_atomically(state_dir / RESIDUE_FILE, json.dumps({"event_sequence": newest}).encode())
+    _log.info(
+        "Erased what %s kept of messages up to event %d: %.1f s, %d bytes are left.",
+        database,
+        newest,
+        time.monotonic() - began,
+        size_bytes,
+    )
+    return True
 
 
 def newest_completion(ledger: Ledger, *, after: int) -> Event | None:

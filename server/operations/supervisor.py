@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Protocol
@@ -23,7 +24,7 @@ from server.operations.federation_toml import read_federation_file
 from server.operations.flower_control import FlowerControl, Run
 from server.operations.logs import log_to_stderr
 from server.operations.starting import Submission, app_directory
-from server.operations.superlink_residue import ResidueEraser
+from server.operations.superlink_residue import erase_after_deletions
 from server.state_directory.ledger_address import asked_ledger
 from unlearning.errors import DeploymentError
 from unlearning.runtime.growing_pause import GrowingPause
@@ -87,7 +88,7 @@ class Supervisor:
     """A watch over the runs of one app on one SuperLink; see `decide`.
 
     A SuperLink that does not answer is not a failure of the run: the supervisor waits for it.
-    `residue` erases what the SuperLink keeps of messages when a deletion is completed.
+    `erase_residue` erases what the SuperLink keeps of messages when a deletion is completed.
     `now` gives the time in UTC; it must agree with the SuperLink's to a few seconds.
     """
 
@@ -97,13 +98,13 @@ class Supervisor:
         *,
         pause: GrowingPause = DEFAULT_PAUSE,
         poll_s: float = DEFAULT_POLL_S,
-        residue: ResidueEraser | None = None,
+        erase_residue: Callable[[], object] = lambda: None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._submission = submission
         self._pause = pause
         self._poll_s = poll_s
-        self._residue = residue
+        self._erase = erase_residue
         self._now = now
         self._said = ""
 
@@ -145,8 +146,7 @@ class Supervisor:
     def _erase_residue(self) -> None:
         """Erase residue now or at a later look; `flower-unlearn check` names it until then."""
         try:
-            if self._residue is not None:
-                self._residue.step()
+            self._erase()
         except (DeploymentError, LedgerUnavailable) as exc:
             _log.warning("What the SuperLink keeps of a completed deletion is not erased yet: %s", exc)
 
@@ -170,5 +170,5 @@ def supervise(path: Path, *, pause: GrowingPause, poll_s: float) -> None:
         signal.signal(number, lambda *_: stop.set())
     submission = Submission(file, FlowerControl(app_directory(file), file.superlink))
     with closing(Ledger.open(asked_ledger(str(file.run.get("ledger", "")), file.state_dir))) as ledger:
-        residue = ResidueEraser(database=file.superlink_database, state_dir=file.state_dir, ledger=ledger)
-        Supervisor(submission, pause=pause, poll_s=poll_s, residue=residue).run(stop)
+        erase = partial(erase_after_deletions, file.superlink_database, file.state_dir, ledger)
+        Supervisor(submission, pause=pause, poll_s=poll_s, erase_residue=erase).run(stop)

@@ -71,7 +71,7 @@ def private_state(state_dir: Path) -> None:
 
 
 def erase_unfinished(state_dir: Path) -> None:
-    """Erase what a killed process left half-written; it may carry what was forgotten. For the one who may write."""
+    """Erase what a killed process left half-written; it may carry what was forgotten. Only the ServerApp calls this."""
     for folder in FOLDERS:
         for path in erase_partials(state_dir / folder):
             _log.info("%s was left half-written by a process that died; erased.", path)

@@ -22,20 +22,24 @@ from server.cli import app
 from server.ledger import WAITING, ClientRecord, Ledger, RoundRecord
 from server.ledger.database import Database
 from server.operations.checklist import Finding, Installation, Level, inspection
+from server.operations.checklist.kept_data import check_ledger
 from server.operations.checklist.keys_and_state import check_certificates, check_secrets, check_state
-from server.operations.checklist.running import (
+from server.operations.checklist.ports import (
     can_connect,
     check_from_outside,
-    check_ledger,
     check_ports,
-    check_processes,
     check_server_address,
+)
+from server.operations.checklist.processes import (
+    Node,
+    check_let_in,
+    check_processes,
     check_starts,
     check_versions,
     installed_at,
+    nodes_here,
 )
 from server.operations.checklist.services import check_units
-from server.operations.checklist.supernodes import Node, check_let_in, nodes_here
 from server.state_directory.ledger_address import ledger_url
 from strategies.installation import Host, run_script
 from tests.deletion_service import free_port
@@ -296,7 +300,7 @@ def test_a_unit_that_is_missing_or_of_another_version_is_named(good, tmp_path):
 
 
 def test_another_federation_of_this_machine_is_not_looked_at(good):
-    """Its processes name files of their own; who names none may be anybody's."""
+    """Its processes name files of their own; one that names none is checked."""
     ours = [
         "/opt/f/bin/flower-superlink",
         "--database",
@@ -313,14 +317,14 @@ def test_another_federation_of_this_machine_is_not_looked_at(good):
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "10.0.0.10", "::"])
 def test_a_control_port_that_is_open_to_others_is_a_problem(good, address):
-    """Port 8000, whose callers nobody checks; as IPv6 writes loopback, it is not."""
+    """Port 8000, whose callers are not checked; as IPv6 writes loopback, it is not."""
     loopback = [("::1", 8000), ("::ffff:127.0.0.1", 8000), *FLEET_AND_SERVICE]
     assert faults(check_ports(loopback, good)) == []
     [fault] = faults(check_ports([(address, 8000), *loopback], good))
     assert f"Port 8000 (control and runtime of the SuperLink) listens at {address};" in fault
 
 
-def test_a_service_that_nobody_can_reach_is_named(good):
+def test_a_service_that_others_cannot_reach_is_named(good):
     """Fleet on loopback, no deletion service."""
     assert faults(check_ports([("127.0.0.1", 9092)], good)) == [
         "warning: Port 9092 (fleet) listens on this host only.",

@@ -16,7 +16,7 @@ from flwr.common.config import parse_config_args
 from benchmarks.local_layout import free_ports
 from benchmarks.process_group import ProcessGroup
 from server.api.access import Caller, Role, caller_of_certificate
-from server.operations.checklist.running import can_connect
+from server.operations.checklist.ports import can_connect
 from server.operations.federation_toml import read_federation_file
 from server.operations.flower_control import FLOWER_ENVIRONMENT, flower_environment, program
 from strategies.installation import run_script

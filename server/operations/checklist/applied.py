@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 
 from server.operations.checklist.finding import Finding, ok, problem, warning
-from server.operations.checklist.supernodes import runs
+from server.operations.checklist.processes import runs
 from server.operations.federation_toml import FederationFile, flat, read_federation_file
 from server.operations.flower_control import ConfigValue, app_settings
 from server.operations.starting import NUM_CLIENTS, START_CLIENTS

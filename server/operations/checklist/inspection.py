@@ -9,21 +9,23 @@ import psutil
 
 from server.operations.checklist.applied import check_applied, services_here
 from server.operations.checklist.finding import Finding, Installation
+from server.operations.checklist.kept_data import check_ledger, check_superlink_database
 from server.operations.checklist.keys_and_state import check_certificates, check_secrets, check_state
-from server.operations.checklist.residue import check_superlink_database
-from server.operations.checklist.running import (
+from server.operations.checklist.ports import (
     can_connect,
     check_from_outside,
-    check_ledger,
     check_ports,
-    check_processes,
     check_server_address,
+)
+from server.operations.checklist.processes import (
+    check_let_in,
+    check_processes,
     check_starts,
     check_versions,
     installed_at,
+    nodes_here,
 )
 from server.operations.checklist.services import check_service_user, check_units
-from server.operations.checklist.supernodes import check_let_in, nodes_here
 
 PLACES = ("FLOWER_UNLEARNING_FILE", "FLWR_HOME")
 """The variables by which the services find an installation's files."""
@@ -79,8 +81,8 @@ def own_processes(installation: Installation) -> list[psutil.Process]:
 def belongs(words: Iterable[str], installation: Installation) -> bool:
     """Tell whether a process with these words in its command and its environment may be of this installation.
 
-    Words that name its files below no directory of this installation say that it is another one's: several federations,
-    or another's containers, share a machine. One that names no file may be anybody's, and is looked at.
+    Several federations, or another's containers, may share a machine: a process whose words name files, but none below
+    a directory of this installation, is of another one. One that names no file may be of any, and is checked.
     """
     ours = {installation.config_dir, installation.state_dir.parent, installation.superlink_database.parent}
     paths = [Path(word) for word in words if word.startswith("/") and Path(word).parent.name != "bin"]

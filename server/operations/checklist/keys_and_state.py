@@ -88,7 +88,7 @@ def check_state(
 
 
 def _check_modes(directory: Path) -> Iterator[Finding]:
-    """Check that nobody but its owner reads the directory or anything in it."""
+    """Check that only its owner reads the directory and what is in it."""
     opened = sorted(open_to_others([directory]))
     if directory in opened:
         mode = directory.stat().st_mode

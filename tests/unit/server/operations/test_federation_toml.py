@@ -27,7 +27,7 @@ def write(directory: Path, text: str) -> Path:
 
 @pytest.fixture
 def flower():
-    """A SuperLink with two registered clients, and a run that is over."""
+    """A SuperLink with two registered clients, and a run that has finished."""
     return FakeFlower([row("finished:stopped", APP)], nodes=("registered", "offline", "unregistered"))
 
 

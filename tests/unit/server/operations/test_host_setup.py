@@ -202,7 +202,7 @@ for which in (KEY, REQUEST):
 
 
 @pytest.mark.parametrize("attack", BAD.values(), ids=BAD.keys())
-def test_a_folder_that_is_not_as_the_site_made_it_lets_nobody_in(
+def test_a_folder_that_is_not_as_the_site_made_it_lets_no_client_in(
     hosts: Hosts, attack: Callable[[Hosts], object]
 ) -> None:
     """Refused without a wait; no key is registered, and no file is changed or made."""

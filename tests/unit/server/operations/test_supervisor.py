@@ -35,7 +35,7 @@ FAILED_AFTER_A_LONG_LIFE = a_run("finished:failed", ended_s_ago=0, lived_s=700)
 
 @pytest.mark.parametrize("status", ["pending", "starting", "running"])
 def test_never_two_runs_at_once(status):
-    """A live run keeps the supervisor still, wherever it stands in the list."""
+    """A live run keeps the supervisor still, wherever it is in the list."""
     live = a_run(status, number=2)
     assert decide([live, FAILED], now=NOW, pause=PAUSE).after_s is None
     assert decide([FAILED, live], now=NOW, pause=PAUSE).after_s is None

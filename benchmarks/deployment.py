@@ -13,13 +13,9 @@ from typing import Self
 from benchmarks.local_layout import LocalControl, new_layout
 from benchmarks.process_group import ProcessGroup
 from server.operations.checklist.ports import can_connect
-from server.operations.flower_control import (
-    FEDERATION,
-    ConfigValue,
-    flower_environment,
-    program,
-)
+from server.operations.flower_control import FEDERATION, ConfigValue, flower_environment
 from server.state_directory.ledger_address import VARIABLE
+from strategies.installation import program
 from unlearning.errors import DeploymentError
 
 SUPERLINK = "flower-superlink"

@@ -24,11 +24,10 @@ from server.operations.flower_control import (
     Run,
     config_argument,
     flower_config,
-    program,
     run_from_json,
 )
 from server.state_directory.ledger_address import ledger_url
-from strategies.installation import run_script
+from strategies.installation import program, run_script
 from unlearning.errors import DeploymentError
 from unlearning.runtime.durable_files import make_private, write_anew
 

@@ -1,10 +1,11 @@
-"""What `flower-unlearn setup` and `flower-unlearn-site setup` do to a host: files that are made once, and said.
+"""What `flower-unlearn setup` and `flower-unlearn-site setup` do to a host: files that are made once, and reported.
 
-Here because server and clients share it. Keys and certificates come from the scripts of deploy/, which an
-administrator can call by hand as well.
+Here because server and clients share it, as they share where installed programs are. Keys and certificates come from
+the scripts of deploy/, which an administrator can call by hand as well.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -30,7 +31,7 @@ class Host:
     """Where things go on a host, and whose they become.
 
     user: owns all but the units, where this process may give files away; "" leaves them this process's.
-    say: is told of each thing that was made, or was there.
+    say: receives a line for each thing that was made, or was there.
     """
 
     say: Callable[[str], None]
@@ -112,6 +113,23 @@ class Host:
                     f"There is no user {self.user} on this host: useradd --system --home-dir {self.state_root} "
                     f"{self.user}, or give --user."
                 ) from None
+
+
+def program(name: str) -> str:
+    """Find a program that is installed beside this Python, then on the PATH.
+
+    Raises:
+        DeploymentError: it is in neither place.
+    """
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise DeploymentError(
+            f"The program {name} is neither beside {sys.executable} nor on the PATH: "
+            "install the package into the virtual environment that runs this.",
+            code="no-program",
+        )
+    return found
 
 
 def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:

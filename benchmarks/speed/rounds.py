@@ -27,7 +27,8 @@ from benchmarks.deployment import LocalDeployment
 from benchmarks.local_layout import free_ports
 from benchmarks.process_group import kill_local_superlink
 from benchmarks.tables import table, write
-from server.operations.flower_control import ConfigValue, config_argument, flower_environment, program
+from server.operations.flower_control import ConfigValue, config_argument, flower_environment
+from strategies.installation import program
 
 app = typer.Typer(add_completion=False)
 console = Console()

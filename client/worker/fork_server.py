@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 import threading
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -59,7 +58,6 @@ class Worker:
         self._lines: set[_Line] = set()
         self._killed: set[int] = set()
         self._forked = 0
-        self._refused: Counter[str] = Counter()
         self._stale = ""
         self._ends = False
 
@@ -207,7 +205,6 @@ class Worker:
         raise Child(launch)
 
     def _refuse(self, line: _Line, reason: str) -> None:
-        self._refused[reason] += 1
         self._send(line, b"R" + reason.encode())
         self._drop(line)
 
@@ -250,7 +247,6 @@ class Worker:
             "pid": os.getpid(),
             "forked": self._forked,
             "running": len(self._children()),
-            "refused": dict(self._refused),
             "resident_bytes": psutil.Process().memory_info().rss,
         }
 

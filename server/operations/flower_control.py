@@ -5,7 +5,6 @@ The commands, not Flower's internal classes: they are what Flower keeps stable b
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -19,6 +18,7 @@ from typing import Any
 from packaging.version import Version
 
 from server.state_directory.ledger_address import FILE_VARIABLE, VARIABLE
+from strategies.installation import program
 from unlearning.errors import ConfigurationError, DeploymentError
 from unlearning.runtime.durable_files import give_all_to_owner
 
@@ -103,23 +103,6 @@ def flower_config(address: str, authority: Path | None) -> str:
     return (
         f'[superlink]\ndefault = "{FEDERATION}"\n\n[superlink.{FEDERATION}]\naddress = "{address}"\n{trust}\n'
     )
-
-
-def program(name: str) -> str:
-    """Find a program that is installed beside this Python, then on the PATH.
-
-    Raises:
-        DeploymentError: it is in neither place.
-    """
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
-        raise DeploymentError(
-            f"The program {name} is neither beside {sys.executable} nor on the PATH: "
-            "install the package into the virtual environment that runs this.",
-            code="no-program",
-        )
-    return found
 
 
 def flower_environment(home: Path | None = None) -> dict[str, str]:

@@ -11,8 +11,9 @@ from benchmarks.deployment import WORKER, LocalDeployment, supernode
 from server.api.client import DeletionClient
 from server.api.tls import TlsFiles
 from server.ledger import Event, Ledger, RoundRecord
-from server.operations.flower_control import ConfigValue, flower_environment, program
+from server.operations.flower_control import ConfigValue, flower_environment
 from server.operations.starting import write_app
+from strategies.installation import program
 from strategies.settings.run_config import RunSettings
 from tests.federation import InProcessFederation
 from tests.integration.deployments import FrugalDeployment

@@ -29,7 +29,7 @@ from client.peer.config import PeerConfig, validate_config
 from client.peer.in_process import InProcessNetwork
 from client.peer.journal import DirectoryJournal
 from client.peer.process import PeerProcess, make_peer
-from server.operations.flower_control import program
+from strategies.installation import program
 from strategies.sessions.endpoint import Tls
 from tests.integration.conftest import REPOSITORY
 from tests.integration.namespaces import Network

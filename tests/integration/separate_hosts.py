@@ -14,9 +14,9 @@ from pathlib import Path
 
 from benchmarks.deployment import DELETION_SERVICE, SUPEREXEC, SUPERLINK, supernode
 from benchmarks.local_layout import LocalControl
-from server.operations.flower_control import FEDERATION, ConfigValue, config_argument, program
+from server.operations.flower_control import FEDERATION, ConfigValue, config_argument
 from server.operations.starting import write_app
-from strategies.installation import run_script
+from strategies.installation import program, run_script
 from tests.integration.deployments import FrugalDeployment
 from tests.integration.live_federation import WAIT_S, LiveFederation
 from tests.integration.namespaces import Network

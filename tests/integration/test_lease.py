@@ -15,7 +15,8 @@ from server.federation.unresponsive import presence
 from server.ledger import SITE_PROBLEMS, ClientRecord, Ledger
 from server.operations.checklist import Level
 from server.operations.checklist.processes import REFUSED_AFTER, check_let_in, nodes_here
-from server.operations.flower_control import FEDERATION, flower_environment, program
+from server.operations.flower_control import FEDERATION, flower_environment
+from strategies.installation import program
 from tests.integration.conftest import REPOSITORY
 from tests.integration.live_federation import SETTINGS, WAIT_S
 

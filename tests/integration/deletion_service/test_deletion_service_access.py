@@ -14,7 +14,7 @@ from server.api.errors import ServiceUnavailable
 from server.api.server import RunningServer, serve
 from server.api.tls import TlsFiles
 from server.ledger import Ledger
-from server.operations.flower_control import program
+from strategies.installation import program
 from tests.certificates import Authority
 from tests.deletion_service import LiveLoop, submit
 from tests.integration.deletion_service.conftest import Start

@@ -10,7 +10,7 @@ loopback, or behind a proxy (docs/operations.md).
 import json
 import socket
 import threading
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 from prometheus_client.registry import Collector
 
-from server.ledger import ClientRecord, Event, Ledger, LedgerUnavailable, RoundRecord
+from server.ledger import ClientRecord, Ledger, LedgerUnavailable, RoundRecord
 from unlearning.errors import ConfigurationError
 from unlearning.requests import OPEN_STATUSES, Status
 
@@ -65,7 +65,6 @@ class LedgerCollector(Collector):
         self._last_round: RoundRecord | None = None
         self._by_kind: Counter[str] = Counter()
         self._sums: dict[str, float] = dict.fromkeys(_SUMS, 0.0)
-        self._states = _States()
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics; where the ledger cannot be read, only that it cannot."""
@@ -114,51 +113,24 @@ class LedgerCollector(Collector):
                 yield _gauge(f"round_{name}", text, len(last.metrics.get(name, ())))
 
     def _request_metrics(self) -> list[Metric]:
-        seen = self._states
-        for event in self._ledger.all_events(after=seen.sequence):
-            seen.add(event)
         counts = self._ledger.status_counts()
         count = _labelled_gauge("requests", "deletion requests, by state", "state")
         oldest = _labelled_gauge("oldest_request_seconds", "age of the oldest request in this state", "state")
-        spent = _counter(
-            "request_state_seconds", "seconds that requests have spent in a state and left", "state"
-        )
         now = self._now()
         for status in Status:
             number, since = counts.get(status, (0, now))
             count.add_metric([status], number)
-            spent.add_metric([status], seen.seconds[status])
             if status in OPEN_STATUSES:
                 oldest.add_metric([status], max(0.0, (now - since).total_seconds()))
         overdue, soon = self._ledger.deadlines(now.date())
         return [
             count,
             oldest,
-            spent,
             _gauge("requests_overdue", "requests without an answer past their deadline", overdue),
             _gauge(
                 "requests_due_within_7_days", "requests without an answer that are due within a week", soon
             ),
         ]
-
-
-class _States:
-    """Seconds that requests spent in each state, from the events that were read so far."""
-
-    def __init__(self) -> None:
-        self.sequence = 0
-        self.seconds: dict[str, float] = defaultdict(float)
-        self._since: dict[str, datetime] = {}
-
-    def add(self, event: Event) -> None:
-        self.sequence = event.sequence
-        if not event.request_id or (event.to_status is None and event.request_id in self._since):
-            return  # of the federation, or a note
-        before = self._since.get(event.request_id)
-        if before is not None and event.from_status is not None:
-            # The clock may have been put back in between; a counter must not fall.
-            self.seconds[event.from_status] += max(0.0, (event.at - before).total_seconds())
-        self._since[event.request_id] = event.at
 
 
 def _state_of(client: ClientRecord, gone: Set[str]) -> str:

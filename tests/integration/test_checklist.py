@@ -439,12 +439,15 @@ def test_the_command_ends_with_1_where_something_is_wrong(good):
     assert "see deploy/README.md" in ran.output
 
 
-def test_a_part_from_before_the_installation_is_a_problem():
-    """It runs the version before; SuperLink and SuperNode load none of ours."""
+def test_a_part_from_before_the_installation_or_the_last_change_of_the_file_is_named():
+    """It runs the version before, or goes by the file before; SuperLink and SuperNode load neither."""
     now = installed_at()
     running = [("python /opt/bin/flower-unlearn serve", now - 1), ("/opt/bin/flower-superlink", now - 1)]
-    [fault] = faults(check_starts([*running, ("/opt/bin/flower-unlearn supervise", now + 1)], now))
-    assert fault.startswith("problem: flower-unlearn has run since before flower-unlearning was installed")
+    later = [("/opt/bin/flower-unlearn supervise", now + 1), ("/opt/bin/flower-superexec", now + 1)]
+    old, unaware = faults(check_starts([*running, *later], now, now + 2))
+    assert old.startswith("problem: flower-unlearn has run since before flower-unlearning was installed")
+    assert unaware.startswith("warning: flower-unlearning-supervisor was started before")
+    assert faults(check_starts(later, now, now)) == []
 
 
 def test_a_ledger_of_a_newer_version_is_a_problem(good):

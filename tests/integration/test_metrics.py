@@ -111,24 +111,6 @@ def test_requests_are_counted_by_state_with_their_age(book, value):
     assert value("oldest_request_seconds", state="received") == 0
 
 
-def test_seconds_in_each_state_come_from_the_events(book, value):
-    """Two requests: 5 + 7 s received, 20 s scheduled; a note in between is no move."""
-    first, second = book.submit("1"), book.submit("2")
-    book.move(first, Status.SCHEDULED, 5)
-    book.ledger.note(first, "waiting", token=book.token, now=book.now + timedelta(seconds=3))
-    book.move(second, Status.SCHEDULED, 2)
-    assert value("request_state_seconds_total", state="received") == 12
-    book.move(first, Status.UNLEARNING, 18)
-    assert value("request_state_seconds_total", state="scheduled") == 20
-    assert value("request_state_seconds_total", state="received") == 12
-
-
-def test_a_clock_that_is_put_back_takes_nothing_from_a_counter(book, value):
-    """A counter that falls would look like a restart."""
-    book.move(book.submit("1"), Status.SCHEDULED, -3600)
-    assert value("request_state_seconds_total", state="received") == 0
-
-
 def test_clients_are_counted_by_what_they_are_now(book, value):
     """Forgotten goes before online."""
     request_id = book.submit("1")

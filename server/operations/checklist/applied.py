@@ -1,34 +1,25 @@
-"""Whether what runs on a server host was started with what federation.toml says now."""
+"""Whether the newest run was started with what federation.toml says now."""
 
 import json
-from collections.abc import Iterable, Iterator
-from datetime import datetime
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from server.operations.checklist.finding import Finding, ok, problem, warning
-from server.operations.checklist.processes import runs
+from server.operations.checklist.finding import Finding, ok, problem
 from server.operations.federation_toml import FederationFile, flat, read_federation_file
 from server.operations.flower_control import ConfigValue, app_settings
 from server.operations.starting import NUM_CLIENTS, START_CLIENTS
 from server.state_directory.files import SETTINGS_FILE
 from unlearning.errors import ConfigurationError
 
-_READ_AT_THEIR_START = {"serve": "flower-unlearning", "supervise": "flower-unlearning-supervisor"}
-"""The commands that run for long and read the file, each with its unit."""
 _APPLY = (
     "flwr stop RUN_ID federation; systemctl restart flower-unlearning-supervisor; flower-unlearn start. The run goes "
     "on from its newest checkpoint."
 )
 
 
-def check_applied(path: Path, services: Iterable[tuple[str, datetime]]) -> Iterator[Finding]:
-    """Check that the newest run has the file's settings and that no service is older than the file.
-
-    services: `serve` and `supervise` as they run, each with the time of its start.
-    """
+def check_applied(path: Path) -> Iterator[Finding]:
+    """Check that the newest run has the file's settings."""
     if not path.is_file():
         return  # all was said by options
     try:
@@ -43,22 +34,6 @@ def check_applied(path: Path, services: Iterable[tuple[str, datetime]]) -> Itera
         )
     else:
         yield ok(f"{path} is what the newest run was started with, if there was one.")
-    changed = datetime.fromtimestamp(path.stat().st_mtime).astimezone()
-    for name, started in services:
-        if started < changed:
-            yield warning(
-                f"`flower-unlearn {name}` was started before {path} was last changed, and goes by what it said then.",
-                f"systemctl restart {_READ_AT_THEIR_START[name]}",
-            )
-
-
-def services_here(processes: Iterable[psutil.Process]) -> Iterator[tuple[str, datetime]]:
-    """Yield the services among `processes` that read the file at their start, with the time of it."""
-    for process in processes:
-        words = process.info["cmdline"] or ()
-        if runs(words, "flower-unlearn"):
-            for name in _READ_AT_THEIR_START.keys() & set(words):
-                yield name, datetime.fromtimestamp(process.create_time()).astimezone()
 
 
 def unapplied(file: FederationFile) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from server.operations.checklist.applied import check_applied, services_here
+from server.operations.checklist.applied import check_applied
 from server.operations.checklist.finding import Finding, Installation
 from server.operations.checklist.kept_data import check_ledger, check_superlink_database
 from server.operations.checklist.keys_and_state import check_certificates, check_secrets, check_state
@@ -42,14 +42,13 @@ def inspect_installation(installation: Installation, *, now: datetime) -> Iterat
     yield from check_processes((" ".join(process.info["cmdline"]) for process in own), installation)
     yield from check_ports(listening_sockets(), installation)
     yield from check_versions()
-    yield from check_starts(
-        ((" ".join(one.info["cmdline"]), one.info["create_time"]) for one in own), installed_at()
-    )
+    file = installation.federation_file or installation.config_dir / "federation.toml"
+    starts = ((" ".join(one.info["cmdline"]), one.info["create_time"]) for one in own)
+    yield from check_starts(starts, installed_at(), file.stat().st_mtime if file.is_file() else 0.0)
     if installation.server_address:
         yield from check_server_address(installation.server_address, can_connect=can_connect)
     if installation.is_server:
-        file = installation.federation_file or installation.config_dir / "federation.toml"
-        yield from check_applied(file, services_here(own))
+        yield from check_applied(file)
         yield from check_superlink_database(installation)
         yield from check_ledger(installation, now=now)
     else:

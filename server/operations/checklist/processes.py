@@ -15,6 +15,8 @@ from unlearning.protocol import PROTOCOL_VERSION
 
 _PARTS = ("flower-unlearn", "flower-unlearn-site", "flower-superexec", "flwr-serverapp")
 """Programs that keep the version of this package that they have loaded; SuperLink and SuperNode load none."""
+_READ_THE_FILE = {"serve": "flower-unlearning", "supervise": "flower-unlearning-supervisor"}
+"""The commands that run for long and read federation.toml at their start, each with its unit."""
 REFUSED_AFTER, LET_IN_AFTER = timedelta(seconds=75), timedelta(seconds=30)
 """Until then it may be the lease of a SuperNode that was killed; one that has run so long was let in."""
 
@@ -78,17 +80,23 @@ def installed_at(package: str = "flower-unlearning") -> float:
     return max((Path(str(record.locate())).stat().st_mtime for record in records), default=0.0)
 
 
-def check_starts(started: Iterable[tuple[str, float]], since: float) -> Iterator[Finding]:
-    """Check that no part runs a version from before the installed one.
+def check_starts(started: Iterable[tuple[str, float]], installed: float, changed: float) -> Iterator[Finding]:
+    """Check that no part is older than the installed version, nor than federation.toml if it reads that at its start.
 
-    started: the command line and the start of each process; since: of the installation. In seconds since 1970.
+    started: the command line and the start of each process; changed: the file's last change; in seconds since 1970.
     """
     for command, at in started:
         name = next((one for one in _PARTS if runs(command.split(), one)), "")
-        if name and at < since:
+        unit = next((unit for word, unit in _READ_THE_FILE.items() if f" {word}" in command), "")
+        if name and at < installed:
             yield problem(
                 f"{name} has run since before flower-unlearning was installed here: it is of the version before.",
                 f"Restart it: {command[:100]}",
+            )
+        elif name and unit and at < changed:
+            yield warning(
+                f"{unit} was started before federation.toml was last changed, and goes by what it said then.",
+                f"systemctl restart {unit}",
             )
 
 

@@ -1,4 +1,4 @@
-"""Keeps the federation's run alive: submits it, and again when it ended in failure, and only then.
+"""Keep the federation's run alive: submit it, and again when it ended in failure, and only then.
 
 A ServerApp that is killed is not restarted by Flower; its run becomes `finished:failed` within a
 minute. The run that is submitted in its place goes on from the newest checkpoint.
@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Protocol
 
 from server.ledger import Ledger, LedgerUnavailable
 from server.operations.federation_toml import read_federation_file
@@ -74,16 +73,6 @@ def _failures_in_a_row(runs: Iterable[Run]) -> int:
     return 1 + sum(1 for _ in takewhile(lambda run: run.has_failed and run.lived_s < _HEALTHY_S, older))
 
 
-class Submits(Protocol):
-    """What a supervisor needs of `server.operations.starting.Submission`."""
-
-    def runs(self) -> list[Run]:
-        """Return the runs of the app, newest first."""
-
-    def submit(self) -> int:
-        """Submit the run and return its id."""
-
-
 class Supervisor:
     """A watch over the runs of one app on one SuperLink; see `decide`.
 
@@ -94,7 +83,7 @@ class Supervisor:
 
     def __init__(
         self,
-        submission: Submits,
+        submission: Submission,
         *,
         pause: GrowingPause = DEFAULT_PAUSE,
         poll_s: float = DEFAULT_POLL_S,

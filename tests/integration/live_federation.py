@@ -43,11 +43,11 @@ SETTINGS: Mapping[str, ConfigValue] = {
 OVER_SESSIONS: Mapping[str, ConfigValue] = {"transport": "session", "round-interval-s": 1.0}
 """Of a deployment with sessions: where messages are not what is tested, a round takes as long as its arithmetic.
 
-A round that nobody waits for begins a second after the one before, and leaves the processors to the others.
+A round for which no test waits begins a second after the one before, and leaves the processors to the others.
 """
 
 OVER_MESSAGES: Mapping[str, ConfigValue] = {"round-interval-s": 3.0}
-"""A round takes some seconds; one that nobody waits for leaves the processors to the others for as long."""
+"""A round takes some seconds; then the processors are left to the others for the same time."""
 
 WAIT_S = 300.0
 """Longer than anything takes on a busy machine; only a broken federation makes a test wait as long."""

@@ -278,7 +278,7 @@ def test_a_machine_without_room_for_a_process_starts_cold(directory):
 
 
 def test_a_worker_that_hangs_before_it_accepts_starts_cold_and_never_twice(site):
-    """A launcher that gave up never says go, so the message has one process."""
+    """A launcher that has timed out never sends its go, so the message has one process."""
     text = site.launcher.read_text().replace("ANSWER_TIMEOUT_S = 10.0", "ANSWER_TIMEOUT_S = 0.3")
     site.launcher.write_text(text)
     site.worker.send_signal(signal.SIGSTOP)
@@ -300,7 +300,7 @@ def test_messages_run_side_by_side(shared, tmp_path):
 
 
 @pytest.mark.parametrize("sent", [b"\xff\xff\xff\xff", b"\0\0\0\4nope", b"\0\0\0\5a\0b\0c", b"\0"])
-def test_what_no_launcher_sends_harms_nobody(shared, sent):
+def test_what_no_launcher_sends_does_no_harm(shared, sent):
     """The worker goes on."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         line.connect(str(shared.places.socket))
@@ -311,7 +311,7 @@ def test_what_no_launcher_sends_harms_nobody(shared, sent):
 
 
 def test_only_its_user_reaches_the_worker(shared):
-    """Whoever connects runs programs as the worker's user."""
+    """A connection runs programs as the worker's user."""
     assert stat.S_IMODE(shared.places.socket.stat().st_mode) == 0o600
     assert stat.S_IMODE(shared.places.directory.stat().st_mode) == 0o700
 
@@ -356,7 +356,7 @@ def test_a_message_reaches_its_supernode_without_importing_anything(shared):
     assert shared.run(f"exec({code!r})")[:2] == (0, "0\n")
 
 
-def test_a_message_finds_imported_what_it_uses_and_nothing_for_nobody(shared):
+def test_a_message_finds_imported_what_it_uses_and_nothing_else(shared):
     """SciPy for its measures; scikit-learn, 60 MiB and most of a second, serves the server alone."""
     code = "import sys\nprint('scipy.special' in sys.modules, 'sklearn' in sys.modules)"
     assert shared.run(f"exec({code!r})")[:2] == (0, "True False\n")

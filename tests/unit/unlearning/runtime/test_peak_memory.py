@@ -184,7 +184,7 @@ def test_unknown_memory_is_shown_as_unknown():
 
 
 def test_memory_is_shown_with_that_of_a_gpu():
-    """Both matter to whoever provides the machine."""
+    """Both matter to those who provide the machine."""
     peak = PeakMemory(client_bytes=412_000_000, client_device_bytes=1_200_000_000, server_bytes=650_000_000)
     shown = row(replace(FULL, unlearning=replace(FULL.unlearning, peak_memory=peak)))
     assert shown[-2:] == ["412.0\u202fMB, 1.2\u202fGB on the GPU", "650.0\u202fMB"]

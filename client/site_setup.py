@@ -44,7 +44,7 @@ def setup_site(host: Host, name: str, server: str, data: Data) -> Path:
     """Make all that a client's host needs; return the folder that is carried to the server.
 
     Raises:
-        ConfigurationError: it is not said which data the site has.
+        ConfigurationError: it is not given which data the site has.
         DeploymentError: a script failed, or there is no such user.
     """
     config_of_data = data.node_config()

@@ -1,7 +1,7 @@
 """The worker: accepts launchers, forks a process for each message, and reports how it ended.
 
 One thread, no gRPC, no CUDA and no computing of its own: what is forked begins as a fresh process does. Its loop never
-waits for one launcher, so a slow one holds up nobody.
+waits for one launcher, so a slow one delays no other.
 """
 
 import json

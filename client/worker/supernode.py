@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from logging import getLogger
 
 from client.worker.paths import SUPERNODE, WorkerPaths
@@ -18,8 +18,8 @@ _LOOK_EVERY_S = 10.0
 LEASE_S = 60.0
 """The SuperLink counts a SuperNode as online until then after its last heartbeat, and lets no other in with its key."""
 LET_IN_S = 30.0
-"""A SuperNode that has run so long was let in."""
-_LEASE = f"the server counts one that was killed as online for {LEASE_S:.0f} s, or the key is not registered"
+"""A SuperNode that has run for this long was let in."""
+_LEASE = f"the server counts one that was killed as online for {LEASE_S:.0f} s, or its key is not registered"
 _NOT_REGISTERED = (
     "its key is not registered at the server (it was revoked, or never let in), or another SuperNode is online with "
     "it: ask the server's operator"
@@ -40,21 +40,15 @@ def run_node(arguments: Sequence[str], places: WorkerPaths | None) -> int:
         ConfigurationError: the worker's directory cannot be used.
     """
     environment = dict(os.environ)
-    command = [SUPERNODE, *arguments]
     ended = threading.Event()
     if places is not None:
         places.prepare()
         environment["PATH"] = os.pathsep.join([str(places.launchers), environment.get("PATH", os.defpath)])
         threading.Thread(target=_keep_worker, args=(places, ended), daemon=True).start()
     try:
-        return _until_let_in(lambda: _run_once(command, environment))
+        return _until_let_in(lambda: subprocess.call([SUPERNODE, *arguments], env=environment))
     finally:
         ended.set()
-
-
-def _run_once(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    with subprocess.Popen(command, env=environment) as node:
-        return node.wait()
 
 
 def _until_let_in(

@@ -31,7 +31,7 @@ def test_it_is_tried_again_until_it_is_let_in(caplog):
         assert runs.until_let_in() == 0
     assert runs.ends == []
     assert len(caplog.messages) == 2
-    assert "or the key is not registered" in caplog.messages[0]
+    assert "or its key is not registered" in caplog.messages[0]
 
 
 def test_a_key_that_is_refused_for_longer_than_a_lease_is_said_to_be_not_registered(caplog):

@@ -32,7 +32,7 @@ def check(
     ] = "",
 ) -> None:
     """Inspect this host's installation: name what is wrong and how to mend it; exit code 1 for a problem."""
-    from server.operations.checklist import Installation, Level, inspect_from_outside, inspect_installation
+    from server.operations.checklist import Installation, Level, check_from_outside, inspect_installation
 
     installation = Installation(
         config_dir=config_dir,
@@ -44,7 +44,7 @@ def check(
         federation_file=ctx.obj.federation_file,
     )
     found = list(
-        inspect_from_outside(from_outside)
+        check_from_outside(from_outside)
         if from_outside
         else inspect_installation(installation, now=datetime.now(UTC))
     )
@@ -115,7 +115,7 @@ def restore(
         force=force,
     )
     typer.echo(f"Restored the backup of {done.made_at}, event {done.event_sequence}.")
-    if (aside := state_dir / done.aside).is_dir():
+    if (aside := state_dir.expanduser() / done.aside).is_dir():
         typer.echo(f"What was there before is in {aside}; erase it when all is well.")
     if not done.compared:
         typer.echo(

@@ -11,12 +11,7 @@ from server.operations.checklist.applied import check_applied
 from server.operations.checklist.finding import Finding, Installation
 from server.operations.checklist.kept_data import check_ledger, check_superlink_database
 from server.operations.checklist.keys_and_state import check_certificates, check_secrets, check_state
-from server.operations.checklist.ports import (
-    can_connect,
-    check_from_outside,
-    check_ports,
-    check_server_address,
-)
+from server.operations.checklist.ports import check_ports, check_server_address
 from server.operations.checklist.processes import (
     check_let_in,
     check_processes,
@@ -46,18 +41,13 @@ def inspect_installation(installation: Installation, *, now: datetime) -> Iterat
     starts = ((" ".join(one.info["cmdline"]), one.info["create_time"]) for one in own)
     yield from check_starts(starts, installed_at(), file.stat().st_mtime if file.is_file() else 0.0)
     if installation.server_address:
-        yield from check_server_address(installation.server_address, can_connect=can_connect)
+        yield from check_server_address(installation.server_address)
     if installation.is_server:
         yield from check_applied(file)
         yield from check_superlink_database(installation)
         yield from check_ledger(installation, now=now)
     else:
         yield from check_let_in(nodes_here(own))
-
-
-def inspect_from_outside(host: str) -> Iterator[Finding]:
-    """Check what a client's host can and cannot reach of the server's."""
-    yield from check_from_outside(host, can_connect=can_connect)
 
 
 def own_processes(installation: Installation) -> list[psutil.Process]:

@@ -10,7 +10,18 @@ PRIVATE_PORTS = {8000: "control and runtime of the SuperLink", 9094: "runtime of
 PUBLIC_PORTS = {9092: "fleet", 9100: "deletion service"}
 
 
-def check_server_address(address: str, *, can_connect: Callable[[str, int], bool]) -> Iterator[Finding]:
+def can_connect(host: str, port: int) -> bool:
+    """Return whether a TCP connection can be opened."""
+    try:
+        with socket.create_connection((host, port), timeout=3.0):
+            return True
+    except OSError:
+        return False
+
+
+def check_server_address(
+    address: str, *, can_connect: Callable[[str, int], bool] = can_connect
+) -> Iterator[Finding]:
     """Check, on a client's host, that the server's name means an address and that its fleet port answers."""
     port = next(iter(PUBLIC_PORTS))
     try:
@@ -56,16 +67,9 @@ def check_ports(listening: Sequence[tuple[str, int]], installation: Installation
             yield ok(f"Port {port} ({name}) listens beyond this host.")
 
 
-def can_connect(host: str, port: int) -> bool:
-    """Return whether a TCP connection can be opened."""
-    try:
-        with socket.create_connection((host, port), timeout=3.0):
-            return True
-    except OSError:
-        return False
-
-
-def check_from_outside(host: str, *, can_connect: Callable[[str, int], bool]) -> Iterator[Finding]:
+def check_from_outside(
+    host: str, *, can_connect: Callable[[str, int], bool] = can_connect
+) -> Iterator[Finding]:
     """Check from another host that the public ports answer and the private ones do not."""
     for port, name in PUBLIC_PORTS.items():
         if can_connect(host, port):

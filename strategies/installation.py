@@ -46,9 +46,22 @@ class Host:
         return self.state_root / "state"
 
     def directory(self, path: Path) -> Path:
-        """Make a directory of mode 700."""
+        """Make a directory of mode 700 that belongs to the user, as what is made in it then does.
+
+        Raises:
+            DeploymentError: there is no such user.
+        """
         make_private(path)
-        self.give(path)
+        if self.user and os.geteuid() == 0:
+            try:
+                owner, group = getpwnam(self.user).pw_uid, getgrnam(self.user).gr_gid
+            except KeyError:
+                raise DeploymentError(
+                    f"There is no user {self.user} on this host: useradd --system --home-dir {self.state_root} "
+                    f"{self.user}, or give --user.",
+                    code="no-user",
+                ) from None
+            os.chown(path, owner, group, follow_symlinks=False)
         return path
 
     def localised(self, text: str) -> str:
@@ -67,7 +80,6 @@ class Host:
             self.say(f"kept   {path}")
             return
         write_anew(path, content.encode() if isinstance(content, str) else content)
-        self.give(path)
         self.say(f"made   {path}")
 
     def script(self, name: str, *arguments: str, makes: Path) -> None:
@@ -80,8 +92,6 @@ class Host:
             self.say(f"kept   {makes}")
             return
         run_script(name, *arguments)
-        for path in [makes.parent, *makes.parent.iterdir()]:
-            self.give(path)
         self.say(f"made   {makes}")
 
     def unit(self, name: str) -> None:
@@ -101,18 +111,6 @@ class Host:
         """Return this version's unit, with this host's directories and user."""
         text = self.localised((DEPLOY / "systemd" / f"{name}.service").read_text())
         return text.replace("User=flower\n", f"User={self.user}\n" if self.user else "")
-
-    def give(self, path: Path) -> None:
-        """Give `path` to the user, as root can; of a link the link itself, not what it names."""
-        if self.user and os.geteuid() == 0:
-            try:
-                owner, group = getpwnam(self.user).pw_uid, getgrnam(self.user).gr_gid
-                os.chown(path, owner, group, follow_symlinks=False)
-            except KeyError:
-                raise DeploymentError(
-                    f"There is no user {self.user} on this host: useradd --system --home-dir {self.state_root} "
-                    f"{self.user}, or give --user."
-                ) from None
 
 
 def program(name: str) -> str:

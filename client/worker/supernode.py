@@ -19,7 +19,7 @@ LEASE_S = 60.0
 """The SuperLink counts a SuperNode as online until then after its last heartbeat, and lets no other in with its key."""
 LET_IN_S = 30.0
 """A SuperNode that has run for this long was let in."""
-_LEASE = f"the server counts one that was killed as online for {LEASE_S:.0f} s, or its key is not registered"
+_LEASE = f"it counts a SuperNode that was killed as online for {LEASE_S:.0f} s, or its key is not registered"
 _NOT_REGISTERED = (
     "its key is not registered at the server (it was revoked, or never let in), or another SuperNode is online with "
     "it: ask the server's operator"
@@ -72,7 +72,7 @@ def _until_let_in(
         num_refusals += not may_be_lease
         pause_s = _AGAIN_S if may_be_lease else _REFUSED.after(num_refusals)
         _log.error(
-            "The SuperNode has not been let in for %.0f s. If it says 'Failed to activate SuperNode', %s. Else what it "
+            "The SuperNode has not been let in for %.0f s. If it says 'Failed to activate SuperNode', the server refuses it: %s. Else what it "
             "says is the reason. Tried again in %.0f s; at once: systemctl restart flower-supernode.",
             refused_s,
             _LEASE if may_be_lease else _NOT_REGISTERED,

@@ -72,8 +72,9 @@ def _until_let_in(
         num_refusals += not may_be_lease
         pause_s = _AGAIN_S if may_be_lease else _REFUSED.after(num_refusals)
         _log.error(
-            "The SuperNode has not been let in for %.0f s. If it says 'Failed to activate SuperNode', the server refuses "
-            "it: %s. Else what it says is the reason. Tried again in %.0f s; at once: systemctl restart flower-supernode.",
+            "The SuperNode has not been let in for %.0f s. If it says 'Failed to activate SuperNode', the server "
+            "refuses it: %s. Else what it says is the reason. Tried again in %.0f s; at once: systemctl restart "
+            "flower-supernode.",
             refused_s,
             _LEASE if may_be_lease else _NOT_REGISTERED,
             pause_s,

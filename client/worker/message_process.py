@@ -102,7 +102,7 @@ def _newest(directory: Path) -> int:
 
 def preload() -> Program:
     """Import what a message needs and return Flower's own program for it."""
-    ours = ("client.app", "client.handlers", "client.shadows")
+    ours = ("client.app", "client.handlers")
     imported_when_needed = ("scipy.special", "torch.func", "httpcore")
     with nothing_collected():
         for name in (*ours, *imported_when_needed):

@@ -16,7 +16,7 @@ import pytest
 from client.memory import ClientMemory
 from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger, chain
-from server.report import page
+from server.report import html_page as page
 from strategies.in_process_grid import InProcessGrid
 from strategies.settings.run_config import RunSettings
 from tests.federation import SMALL, InProcessFederation

@@ -24,10 +24,10 @@ import yaml
 
 from benchmarks.local_layout import free_ports
 from client.memory import DirectoryMemory
-from client.peer.cli import read_status
 from client.peer.config import PeerConfig, validate_config
 from client.peer.in_process import InProcessNetwork
-from client.peer.journal import DirectoryJournal
+from client.peer.journal import Journal
+from client.peer.peer_cli import read_status
 from client.peer.process import PeerProcess, make_peer
 from strategies.installation import program
 from strategies.sessions.endpoint import Tls
@@ -165,7 +165,7 @@ class PeerProcesses:
     def check_models(self, calm: InProcessNetwork) -> None:
         """All models are those of `calm`, to rounding in the last digits."""
         for name in NAMES:
-            model = DirectoryJournal(self.directory / f"state-{name}").model()
+            model = Journal(self.directory / f"state-{name}").model
             assert model is not None
             np.testing.assert_allclose(model.vector, calm.peers[name].model.vector, rtol=0, atol=1e-12)
 

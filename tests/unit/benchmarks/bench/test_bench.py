@@ -22,7 +22,7 @@ from benchmarks.bench.experiment import Experiment, found
 from benchmarks.bench.experiment_files import SHIPPED, shipped_experiments
 from benchmarks.bench.federations import newest, task_of
 from benchmarks.bench.parts import parts_of, row_path, seed_directory
-from client.in_process import clients_in_process
+from client.app import clients_in_process
 from server.cli import app
 from strategies import built_in
 from strategies.messages import arrays_content, failure_values
@@ -477,7 +477,7 @@ def broken_once(kind: str):
 def test_a_round_in_which_every_client_fails_ends_the_bench(tmp_path, monkeypatch):
     """The sentence names seed, part, round and reason; no row is written; when the cause is gone the bench goes on."""
     experiment = read(tmp_path, TINY)
-    monkeypatch.setattr("client.in_process.clients_in_process", lambda: failing_from(2))
+    monkeypatch.setattr("client.app.clients_in_process", lambda: failing_from(2))
     with pytest.raises(
         TrainingFailed, match=r"Seed 0, original: .* round 2; of client 0: .*the disk is full.* \(2 more"
     ):
@@ -500,7 +500,7 @@ def test_a_client_whose_code_raises_ends_the_bench(tmp_path, monkeypatch):
     for kind in ("train", "train.unlearn", "evaluate"):
         clients = broken_once(kind)
         with monkeypatch.context() as patch:
-            patch.setattr("client.in_process.clients_in_process", lambda clients=clients: clients)
+            patch.setattr("client.app.clients_in_process", lambda clients=clients: clients)
             with pytest.raises(
                 TrainingFailed, match=r"Seed 0, one client: .*client 1: MemoryError: no more of it"
             ):

@@ -16,9 +16,9 @@ from server.api.access import Caller, Role, caller_of_certificate
 from server.api.client import DeletionClient
 from server.api.tls import TlsFiles
 from server.certificate.keys import load_public_key
-from server.console.app import make_app
 from server.console.auth import LoginLink
-from server.console.console import Console
+from server.console.rendering import Console
+from server.console.routes import make_app
 from unlearning.errors import ConfigurationError
 from unlearning.runtime.durable_files import write_anew
 
@@ -53,12 +53,12 @@ def run_console(settings: Settings, say: Callable[[str], None]) -> None:
         DeletionClient(settings.address, settings.tls) as service,
         TemporaryDirectory(prefix="flower-unlearn-console-") as private,
     ):
-        door = LoginLink(listening.getsockname()[1], say)
+        login = LoginLink(listening.getsockname()[1], say)
         console = Console(
             service=service,
             caller=caller,
             address=settings.address,
-            door=door,
+            login=login,
             public_key=key,
             not_after=not_after,
         )
@@ -67,10 +67,10 @@ def run_console(settings: Settings, say: Callable[[str], None]) -> None:
             say(f"{problem} The console goes on by itself when the service answers.")
         opening = "A browser opens. If it does not, paste" if settings.opens_browser else "Paste"
         say(f"{opening} this link into a browser of this machine; it works once:")
-        say(f"  {door.link}")
+        say(f"  {login.link}")
         say("Ctrl-C ends the console.")
         entrance = Path(private) / "open.html"
-        write_anew(entrance, door.page.encode())
+        write_anew(entrance, login.page.encode())
         config = uvicorn.Config(
             make_app(console),
             log_level="warning",
@@ -119,14 +119,9 @@ def who_calls(settings: Settings) -> tuple[Caller, datetime | None]:
 
 
 def _listen(port: int) -> socket.socket:
-    listening = socket.socket()
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((HOST, port))
-        listening.listen()  # from now on a browser may come, before anything answers
+        return socket.create_server((HOST, port))  # it listens: a browser may come before anything answers
     except (OSError, OverflowError) as exc:
-        listening.close()
         raise ConfigurationError(
             [f"--port {port}: it cannot be used: {exc}. Leave it out for a free one."]
         ) from exc
-    return listening

@@ -1,25 +1,16 @@
 """What requests need of a peer: its numbers and curvature for others, and corrections.
 
-`next_work` finds it, `carry_out` computes it without touching the peer. What fails is said, not tried for ever: the
+`next_work` finds it, `carry_out` computes it without touching the peer. A failure is reported and not retried: the
 correction then has no vector and a reason, and the examples stay out of training all the same.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from client.peer.admission import largest_norm
 from client.peer.gossip import GossipMessage, Kind, length
-from client.peer.learner import CorrectionOrder, Learner
-from client.peer.node import Peer
-from client.peer.record import (
-    curvatures_for,
-    forget_at,
-    granularity_of,
-    needs_statistics,
-    owes_correction,
-    owes_statistics,
-)
+from client.peer.known_items import largest_norm
+from client.peer.learner import Learner, Work
+from client.peer.peer import Peer
+from client.peer.record import forget_at, granularity_of, needs_statistics, owes_correction
 from unlearning.decentralised import FederationCounts
 from unlearning.errors import FlowerUnlearningError
 from unlearning.parameters import Vector
@@ -29,36 +20,13 @@ _MAX_REASON = 500
 """Characters."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """One item to make for a request.
-
-    deleted: how many of the peer's `num_examples` go, `learnt` of them trained on. largest_norm: that the others take
-    of a correction.
-    """
-
-    kind: Kind
-    peer: str
-    request: GossipMessage
-    order: CorrectionOrder
-    num_examples: int
-    deleted: int
-    learnt: int
-    largest_norm: float
-
-    @property
-    def shares_curvature(self) -> bool:
-        """Whether the request needs curvatures."""
-        return bool(self.request.values["curvature"])
-
-
 def next_work(peer: Peer, *, overdue: frozenset[str] = frozenset()) -> Work | None:
     """Return the next item that `peer` owes, in the order in which requests came to it.
 
     overdue: ids of requests that wait no longer for peers that are silent.
     """
     for request in list(peer.record.of(Kind.REQUEST)):
-        if owes_statistics(peer.name, request, peer.record):
+        if peer.record.owes_statistics(peer.name, request):
             return _work(peer, request, Kind.STATISTICS)
         is_owed = owes_correction(peer.name, request)
         if not is_owed or peer.record.has(Kind.CORRECTION, peer.name, request.subject):
@@ -69,7 +37,7 @@ def next_work(peer: Peer, *, overdue: frozenset[str] = frozenset()) -> Work | No
 
 
 def missing_statistics(peer: Peer, request: GossipMessage) -> list[str]:
-    """Return whose numbers a request of this peer still waits for."""
+    """Return the peers whose numbers a request of this peer still waits for."""
     if not needs_statistics(request):
         return []
     leaver = request.origin if granularity_of(request) is Granularity.CLIENT else None
@@ -106,22 +74,19 @@ def _work(peer: Peer, request: GossipMessage, kind: Kind) -> Work:
         num_examples=sum(held.get(node, 0) for node in peer.graph.nodes),
         num_deleted=federation_deleted,
     )
-    order = CorrectionOrder(
-        parameters=peer.model.vector,
-        before=before,
-        forget=forget,
-        counts=counts,
-        curvatures=curvatures_for(request, peer.record),
-    )
     return Work(
         kind=kind,
         peer=peer.name,
         request=request,
-        order=order,
+        parameters=peer.model.vector,
+        before=before,
+        forget=forget,
+        counts=counts,
+        curvatures=peer.record.curvatures_for(request),
         num_examples=held.get(peer.name, 0),
         deleted=deleted,
         learnt=learnt,
-        largest_norm=largest_norm(peer.name, deleted, peer.record, peer.rules.limits),
+        largest_norm=largest_norm(peer.name, deleted, peer.record),
     )
 
 
@@ -131,9 +96,9 @@ def _statistics(work: Work, learner: Learner) -> tuple[dict[str, object], Vector
         "deleted": work.learnt,
     }
     vector = None
-    if work.shares_curvature and work.num_examples > work.deleted:
+    if work.request.values["curvature"] and work.num_examples > work.deleted:
         try:
-            vector = learner.curvature(work.order.parameters, without=work.order.before | work.order.forget)
+            vector = learner.curvature(work.parameters, without=work.before | work.forget)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the others learn of it
             values["reason"] = _reason(exc)
     return values, vector
@@ -142,31 +107,27 @@ def _statistics(work: Work, learner: Learner) -> tuple[dict[str, object], Vector
 def _correction(work: Work, learner: Learner) -> tuple[dict[str, object], Vector | None]:
     leaves = granularity_of(work.request) is Granularity.CLIENT
     values: dict[str, object] = {"weight": 0.0, "deleted": work.deleted, "leaves": leaves}
-    vector = None
     if not work.learnt:
-        values["reason"] = (
-            "None of these examples ever took part in training, so there is nothing to take out."
+        reason = "None of these examples ever took part in training, so there is nothing to take out."
+        return {**values, "reason": reason}, None
+    if work.request.values["curvature"] and not work.curvatures:
+        return {**values, "reason": "No peer sent its curvature, so there is no correction."}, None
+    try:
+        made, account = learner.correction(work)
+    except Exception as exc:  # noqa: BLE001 - others' numbers go into it, and this peer goes on
+        return {**values, "reason": _reason(exc)}, None
+    norm = made.weight * length(made.vector)
+    if not np.isfinite(made.vector).all():
+        reason = "The correction is not finite, so it was not sent. Raise the damping."
+        return {**values, "reason": reason}, None
+    if norm > work.largest_norm:
+        reason = (
+            f"The correction would move every model by {norm:.4g}, and the others accept {work.largest_norm:.4g} "
+            "at most, so it was not sent. Raise the damping, train longer, or raise `limits.correction-norm` "
+            "at every peer."
         )
-    elif work.shares_curvature and not work.order.curvatures:
-        values["reason"] = "No peer sent its curvature, so there is no correction."
-    else:
-        try:
-            answer = learner.correction(work.order)
-            norm = answer.weight * length(answer.vector)
-            if not np.isfinite(answer.vector).all():
-                values["reason"] = "The correction is not finite, so it was not sent. Raise the damping."
-            elif norm > work.largest_norm:
-                values["reason"] = (
-                    f"The correction would move every model by {norm:.4g}, and the others take {work.largest_norm:.4g} "
-                    "at most, so it was not sent. Raise the damping, train longer, or raise `limits.correction-norm` "
-                    "at every peer."
-                )
-            else:
-                vector = answer.vector
-                values |= {"weight": answer.weight, "account": dict(answer.account)}
-        except Exception as exc:  # noqa: BLE001 - others' numbers go into it, and this peer goes on
-            values["reason"] = _reason(exc)
-    return values, vector
+        return {**values, "reason": reason}, None
+    return {**values, "weight": made.weight, "account": account}, made.vector
 
 
 def _reason(error: Exception) -> str:

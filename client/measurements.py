@@ -7,7 +7,7 @@ from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 
 from client.planted_noise import note_score
-from client.work import ClientWork
+from client.site_work import ClientWork
 from strategies.messages import arrays_content, vector_of
 from strategies.settings.run_config import local_seed
 from unlearning.errors import DataError
@@ -65,5 +65,5 @@ def _observe(
 
 
 def sampling_generator(local: ClientWork, name: str) -> np.random.Generator:
-    """Return the generator that draws the sample of the set `name`: the same whenever and whatever is asked of it."""
+    """Return the generator that draws the sample of the set `name`: the same for every message."""
     return np.random.default_rng(local_seed(local.settings.seed, f"{local.client_id}/{name}", 0))

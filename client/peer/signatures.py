@@ -6,13 +6,13 @@ Signed is, with the key of the origin's certificate (ECDSA or RSA PKCS #1 v1.5, 
 characters ASCII (JSON's escapes). The certificate travels with the item. It must be issued by the federation's
 authority itself, and its common name must be the origin.
 
-A certificate's dates are not looked at: an item is read years after it was said. Connections do look.
+A certificate's dates are not checked: an item is read years after it was signed. Connections do check them.
 """
 
 import json
 from dataclasses import replace
 from functools import lru_cache
-from typing import Protocol
+from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -29,60 +29,29 @@ _FORM = b"flower-unlearning peer item 1\n"
 _MAX_CERTIFICATE_LENGTH = 2**14
 
 
-class Seals(Protocol):
-    """A way to prove an item's origin and to check it. is_required: whether an item without a seal is refused."""
-
-    @property
-    def is_required(self) -> bool:
-        """Whether items must carry one."""
-
-    def seal(self, item: GossipMessage) -> GossipMessage:
-        """Return this peer's own item with its seal."""
-
-    def check(self, item: GossipMessage) -> None:
-        """Refuse an item that its origin did not say."""
-
-
-class NoSeals:
-    """Peers of one process or one machine, which have no certificates and believe each other."""
-
-    is_required = False
-
-    def seal(self, item: GossipMessage) -> GossipMessage:
-        """Return the item as it is."""
-        return item
-
-    def check(self, item: GossipMessage) -> None:
-        """Accept the item: there are no seals to check."""
-
-
-class CertificateSeals:
-    """Seals by the certificates that the peers' connections have, too.
+class Seals:
+    """Seals by the certificates that the peers' connections have, too. federation: the setting of that name.
 
     Raises:
         ConfigurationError: a file cannot be used; the certificate is not the authority's own, or not this key's.
     """
-
-    is_required = True
 
     def __init__(self, tls: Tls, federation: str = "") -> None:
         authority, certificate, key = tls.read()
         try:
             self._authorities = x509.load_pem_x509_certificates(authority or b"")
             own = x509.load_pem_x509_certificate(certificate or b"")
-            private = serialization.load_pem_private_key(key or b"", None)
+            self._private: Any = serialization.load_pem_private_key(key or b"", None)
         except (TypeError, ValueError) as exc:
             raise ConfigurationError([f"tls: the files cannot be read as PEM: {exc}."]) from exc
-        if not isinstance(
-            private, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
-        ):
+        public = self._private.public_key()
+        if _scheme(public) is None:
             raise ConfigurationError(["tls.key: it must be an EC, RSA or Ed25519 key."])
-        self._private = private
         self._certificate = own.public_bytes(serialization.Encoding.PEM).decode()
         self._federation = federation
         self._known = lru_cache(maxsize=1_000)(self._read)
         try:
-            if self._known(self._certificate)[1] != private.public_key():
+            if self._known(self._certificate)[1] != public:
                 raise ConfigurationError(["tls.key: it is not the certificate's."])
         except SessionError as exc:
             raise ConfigurationError([f"tls.certificate: {exc}"]) from exc
@@ -92,13 +61,9 @@ class CertificateSeals:
         values = json.loads(json.dumps(dict(item.values)))  # as it will be read: no tuples, no numpy numbers
         content = content_of(replace(item, seal=None))
         plain = replace(item, values=values, seal=Seal(self._certificate, "", content))
-        signed, key = canonical(plain, self._federation), self._private
-        if isinstance(key, ec.EllipticCurvePrivateKey):
-            signature = key.sign(signed, ec.ECDSA(hashes.SHA256()))
-        elif isinstance(key, rsa.RSAPrivateKey):
-            signature = key.sign(signed, padding.PKCS1v15(), hashes.SHA256())
-        else:
-            signature = key.sign(signed)
+        scheme = _scheme(self._private.public_key())
+        assert scheme is not None
+        signature = self._private.sign(canonical(plain, self._federation), *scheme)
         return replace(plain, seal=Seal(self._certificate, signature.hex(), content))
 
     def check(self, item: GossipMessage) -> None:
@@ -111,28 +76,34 @@ class CertificateSeals:
         """
         seal = item.seal
         if seal is None:
-            raise SessionError(f"The item {item.id!r:.200} came without its origin's signature.")
+            raise SessionError(
+                f"The item {item.id!r:.200} came without its origin's signature.", code="unsigned"
+            )
         if item.vector is not None and content_hash(item.vector) != seal.content:
-            raise SessionError(f"The vector of {item.id!r:.200} is not the one that its origin signed.")
+            raise SessionError(
+                f"The vector of {item.id!r:.200} is not the one that its origin signed.",
+                code="changed-vector",
+            )
         name, key = self._known(seal.certificate)
         if name != item.origin:
-            raise SessionError(f"The item {item.id!r:.200} is signed by {name!r:.60}, in another's name.")
+            raise SessionError(
+                f"The item {item.id!r:.200} is signed by {name!r:.60}, in another's name.",
+                code="signed-by-another",
+                signer=name,
+            )
+        scheme = _scheme(key)
+        if scheme is None:
+            raise SessionError(
+                f"The certificate of {name!r:.60} has a key of a kind that signs nothing here."
+            )
         try:
-            signature, signed = bytes.fromhex(seal.signature), canonical(item, self._federation)
-            if isinstance(key, ec.EllipticCurvePublicKey):
-                key.verify(signature, signed, ec.ECDSA(hashes.SHA256()))
-            elif isinstance(key, rsa.RSAPublicKey):
-                key.verify(signature, signed, padding.PKCS1v15(), hashes.SHA256())
-            elif isinstance(key, ed25519.Ed25519PublicKey):
-                key.verify(signature, signed)
-            else:
-                raise SessionError(
-                    f"The certificate of {name!r:.60} has a key of a kind that signs nothing here."
-                )
+            key.verify(bytes.fromhex(seal.signature), canonical(item, self._federation), *scheme)
         except (InvalidSignature, TypeError, ValueError) as exc:
-            raise SessionError(f"The signature of {item.id!r:.200} does not hold.") from exc
+            raise SessionError(
+                f"The signature of {item.id!r:.200} does not hold.", code="wrong-signature"
+            ) from exc
 
-    def _read(self, certificate: str) -> tuple[str, object]:
+    def _read(self, certificate: str) -> tuple[str, Any]:
         """Return common name and public key of a certificate (PEM) that the authority issued."""
         if len(certificate) > _MAX_CERTIFICATE_LENGTH:
             raise SessionError(f"A certificate of {len(certificate):,} characters came.")
@@ -141,7 +112,9 @@ class CertificateSeals:
         except ValueError as exc:
             raise SessionError("A certificate came that cannot be read.") from exc
         if not any(_has_issued(authority, read) for authority in self._authorities):
-            raise SessionError("The certificate is not issued by the federation's authority itself.")
+            raise SessionError(
+                "The certificate is not issued by the federation's authority itself.", code="other-authority"
+            )
         return common_name(read), read.public_key()
 
 
@@ -169,6 +142,18 @@ def common_name(certificate: x509.Certificate) -> str:
     """Return the certificate's common name; empty where it has not exactly one."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if len(names) == 1 else ""
+
+
+def _scheme(key: object) -> tuple[Any, ...] | None:
+    """Return what a key of this kind signs and verifies with, after the data; None for a kind that does not sign."""
+    match key:
+        case ec.EllipticCurvePublicKey():
+            return (ec.ECDSA(hashes.SHA256()),)
+        case rsa.RSAPublicKey():
+            return (padding.PKCS1v15(), hashes.SHA256())
+        case ed25519.Ed25519PublicKey():
+            return ()
+    return None
 
 
 def _has_issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:

@@ -56,16 +56,16 @@ def check_signature(file: CertificateFile, key: Ed25519PublicKey | None) -> Chec
     of, certificate = "signature", file.certificate
     if file.signature is None:
         why = certificate.unsigned_because or "its signature was taken off"
-        return Check.refuse(of, f"The certificate is not signed ({why}), so anybody could have written it.")
+        return Check.refuse(of, f"The certificate is not signed ({why}), so anyone could have written it.")
     if key is None:
         return Check.refuse(
-            of, "It cannot be checked without --public-key FILE; anybody could have written it."
+            of, "It cannot be checked without --public-key FILE; anyone could have written it."
         )
     if certificate.key_id != key_id(key):
         return Check.refuse(
             of,
             f"It names the key {_short(certificate.key_id or 'none')}, and the public key given is "
-            f"{_short(key_id(key))}: the wrong key, or somebody else's certificate.",
+            f"{_short(key_id(key))}: the wrong key, or another server's certificate.",
         )
     if not file.is_signed_by(key):
         return Check.refuse(
@@ -74,22 +74,13 @@ def check_signature(file: CertificateFile, key: Ed25519PublicKey | None) -> Chec
     return Check.confirm(of, f"Ed25519, by the key {_short(key_id(key))}.")
 
 
-def check_report(certificate: Certificate, path: Path | None) -> Check:
-    """Check whether a file is the report.json that was certified.
-
-    Raises:
-        CertificateError: the file cannot be read.
-    """
-    if path is None:
+def check_report(certificate: Certificate, content: bytes | None) -> Check:
+    """Check whether the content of a file is the report.json that was certified."""
+    if content is None:
         return Check.skip("report", "Give --report report.json.")
-    return check_report_content(certificate, read_file(path), str(path))
-
-
-def check_report_content(certificate: Certificate, content: bytes, name: str) -> Check:
-    """Check whether a report (called `name`) is the one that was certified."""
     if hashlib.sha256(content).hexdigest() != certificate.report_sha256:
         return Check.refuse(
-            "report", f"{name} is not the report that was certified; something in it was changed."
+            "report", "This is not the report that was certified; something in it was changed."
         )
     return Check.confirm("report", "Byte for byte the report that was certified.")
 
@@ -106,10 +97,9 @@ def check_model(certificate: Certificate, path: Path | None) -> Check:
         )
     digest, frozen = _model_hashes(path)
     hashes = certificate.model
-    if digest == hashes.after and frozen == (hashes.frozen or frozen):
-        return Check.confirm(
-            "model", f"{path} is the model after the deletion, {_short(digest)}{_on(hashes.frozen, frozen)}"
-        )
+    if (digest, frozen) == (hashes.after, hashes.frozen or ""):
+        on = f", on the certified frozen part, {_short(frozen)}" if frozen else ""
+        return Check.confirm("model", f"{path} is the model after the deletion, {_short(digest)}{on}.")
     if digest == hashes.after:
         return Check.refuse(
             "model",
@@ -130,7 +120,7 @@ def check_model(certificate: Certificate, path: Path | None) -> Check:
 
 
 def check_samples(certificate: Certificate, samples: Path | None, keys: Path | None) -> Check:
-    """Check whether a list of sample ids is the one that is certified, for who holds the client's key of them.
+    """Check whether a list of sample ids is the one that is certified; it takes the client's key of them.
 
     keys: the server's file `subject-key`, or the client's `subject-keys`.
 
@@ -149,7 +139,7 @@ def check_samples(certificate: Certificate, samples: Path | None, keys: Path | N
         raise CertificateError(f"{samples} cannot be read as a list of sample ids: {exc}") from exc
     if keys is None:
         return Check.skip(
-            of, "Give --subject-key FILE as well; without the key nobody can tell which samples they are."
+            of, "Give --subject-key FILE as well; only the key can tell which samples they are."
         )
     holds = any(
         commitment(key, asked.id, hash_of_ids(keyed_ids(key, ids))) == asked.sample_ids_commitment
@@ -158,15 +148,6 @@ def check_samples(certificate: Certificate, samples: Path | None, keys: Path | N
     if not holds:
         return Check.refuse(of, f"The {len(ids):,} sample(s) of {samples} are not those that are certified.")
     return Check.confirm(of, f"The {len(ids):,} sample(s) of {samples} are those that are certified.")
-
-
-def _on(certified: str | None, frozen: str) -> str:
-    """Return what is said of the frozen part of a model whose trained part is the certified one."""
-    if certified:
-        return f", on the certified frozen part, {_short(certified)}."
-    if frozen:
-        return f"; its frozen part, {_short(frozen)}, is not in this certificate, which an earlier version wrote."
-    return "."
 
 
 def _model_hashes(path: Path) -> tuple[str, str]:

@@ -6,11 +6,12 @@ means unknown and is shown as such. Times are ISO 8601 in UTC, durations seconds
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pydantic_core import to_json
 
+from unlearning.requests import DeletionRequest, facts_of
 from unlearning.runtime.json_codec import to_plain
 from unlearning.runtime.peak_memory import PeakMemory
 from unlearning.verification.measurement import Measurement, Stage
@@ -45,6 +46,12 @@ class ReportedRequest:
     extended_days: int = 0
     ground: str | None = None
     reference_sha256: str | None = None
+
+    @classmethod
+    def of(cls, request: DeletionRequest, **more: Any) -> "ReportedRequest":
+        """Return what is reported of a request: its fields of the same names, and `more`."""
+        known = facts_of(request) | more
+        return cls(**{item.name: known[item.name] for item in fields(cls) if item.name in known})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,11 @@
 """One peer: a state machine that knows no network, no thread and no clock.
 
-It is told what came (`receive`, `accept`, `greet`), what was asked of it (`file`), and gives work: a round of
-training (`next_round`, `finish_round`) or something that a request needs (`next_work`). The work itself is computed
-elsewhere, so a peer goes on answering meanwhile. Links say what each neighbour is still to be sent.
+It takes what came (`take_payload`) and requests (`file`), and gives work: a round of training (`next_round`,
+`finish_round`) or something that a request needs (`owed_items.next_work`). The work itself is computed elsewhere, so a
+peer goes on answering meanwhile. An `Outbox` per neighbour holds what is still to be sent.
+
+From the wire to the model: `grpc_transport` → `take_payload` → `receive` → `KnownItems.take` (checked, durable) →
+`Models.catch_up` (added to the model, durable) → the outboxes of all neighbours.
 
 Exactness. Every peer adds each correction to its own model once: model and list of corrections are one file.
 A neighbour's model that does not include a correction yet gets it added before it is mixed in. An offer that includes
@@ -10,32 +13,37 @@ corrections that are not known here waits until they are. So the mean of all mod
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from logging import getLogger
 
-from client.peer.admission import may_speak
-from client.peer.checks import validate_offer
-from client.peer.gossip import GossipMessage, Greeting, Kind, ModelOffer, Payload
+from client.peer.gossip import GossipMessage, Greeting, Kind, ModelOffer, Payload, validate_offer
 from client.peer.journal import Journal, PeerModel
 from client.peer.known_items import KnownItems
-from client.peer.learner import Learner
-from client.peer.models import Models
+from client.peer.learner import Learner, Round
 from client.peer.outbox import Outbox
-from client.peer.record import forget_at
-from client.peer.rules import PeerRules, Place, Round
+from client.peer.peer_models import Models
+from client.peer.record import PeerRules, forget_at
+from client.peer.signatures import Seals
 from unlearning.decentralised import Graph, check_mixing, example_scale, metropolis_weights
-from unlearning.errors import AlreadyForgotten
+from unlearning.errors import AlreadyForgotten, SessionError
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Forget, Granularity, Target
 
 _log = getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The address at which others reach a peer, and how it proves what it says; None: peers believe each other."""
+
+    address: str = ""
+    seals: Seals | None = None
+
+
 class Peer:
     """The peer `name`.
 
-    start: the untrained model (d,), the same at every peer.
+    start: the untrained model (d,), the same at every peer. models: its own and its neighbours'.
 
     Raises:
         CheckpointError: the journal is damaged.
@@ -56,14 +64,13 @@ class Peer:
         self._journal, self._place = journal, place or Place()
         self._items = KnownItems(name, graph, journal, rules, self._place.seals, start.size)
         self.record = self._items.record
-        self._targets = journal.targets()
-        self._models = Models(name, journal, self._items, start, rules.buffers)
-        self._links: defaultdict[str, Outbox] = defaultdict(Outbox)
+        self.models = Models(name, journal, self._items, start, rules.buffers)
+        self._outboxes: dict[str, Outbox] = {}
         self._graph = self._contacts = graph
         self._regraph()
         self._items.restore(self.model.applied)
         self._regraph()
-        self._models.catch_up()
+        self.models.catch_up()
         member = GossipMessage(
             kind=Kind.MEMBER,
             origin=name,
@@ -77,8 +84,8 @@ class Peer:
 
     @property
     def model(self) -> PeerModel:
-        """The model as it stands."""
-        return self._models.own
+        """The present model."""
+        return self.models.own
 
     @property
     def graph(self) -> Graph:
@@ -92,21 +99,21 @@ class Peer:
 
     @property
     def contacts(self) -> tuple[str, ...]:
-        """Whom this peer sends to: its neighbours, and after it has left those that it had."""
+        """The peers that this one sends to: its neighbours, and after it has left those that it had."""
         return self._contacts.neighbours(self.name)
 
     def target(self, request_id: str) -> Forget:
         """Return what one of this peer's own requests forgets."""
-        return self._targets.get(request_id, NOTHING)
+        return self._journal.targets.get(request_id, NOTHING)
 
     def forget_set(self, *, before: str | None = None) -> Forget:
-        """Return what this peer must not train on: all requests' targets, or those that came before one."""
-        total = NOTHING
+        """Return what this peer must not train on: all requests' targets, or those of the requests before one."""
+        total, targets = NOTHING, self._journal.targets
         for request in self.record.of(Kind.REQUEST):
             if request.subject == before:
                 return total
-            total |= forget_at(self.name, request, self._targets)
-        for request_id, target in self._targets.items():
+            total |= forget_at(self.name, request, targets)
+        for request_id, target in targets.items():
             # its request may be lost or moved aside; the promise is not
             if not self.record.has(Kind.REQUEST, self.name, request_id):
                 total |= target
@@ -126,7 +133,6 @@ class Peer:
             raise AlreadyForgotten(f"Everything of peer {self.name!r} is forgotten already.")
         self.learner.check(target.forget)
         self._journal.put_target(request_id, target.forget)
-        self._targets[request_id] = target.forget
         values = {
             "granularity": str(target.granularity),
             "class_label": target.class_label,
@@ -135,39 +141,62 @@ class Peer:
         self.receive(GossipMessage(kind=Kind.REQUEST, origin=self.name, subject=request_id, values=values))
         return request_id
 
+    def outbox(self, to: str) -> Outbox:
+        """Return what is still to be sent to `to`."""
+        if to not in self._outboxes:
+            self._outboxes[to] = Outbox(self.name, self._items, self.models)
+        return self._outboxes[to]
+
+    def take_payload(self, sender: str, payload: Payload) -> frozenset[str]:
+        """Take a payload, as every transport delivers it; return the answer to a greeting, else nothing.
+
+        Raises:
+            SessionError, UpdateRefused: the sender is no member, or the payload cannot be what it says.
+        """
+        if not self.record.admits(sender):
+            raise SessionError(
+                f"Peer {sender!r:.60} is no member of this federation.", code="no-member", peer=sender
+            )
+        match payload:
+            case Greeting():
+                if payload.is_new and sender in self._outboxes:
+                    self._outboxes[sender].queue_recent()
+                return frozenset(self._items.by_id)
+            case GossipMessage():
+                self.receive(payload, sender)
+            case ModelOffer():
+                self.accept(replace(payload, sender=sender))
+        return frozenset()
+
     def receive(self, item: GossipMessage, sender: str = "") -> bool:
         """Take an item; return whether it is new. A new one is durable, and in the model, when this returns.
 
-        sender: whose connection brought it; empty for what this peer says itself.
+        sender: whose connection brought it; empty for this peer's own items.
 
         Raises:
             SessionError, UpdateRefused: it cannot be what it says, does not fit, or is not its origin's.
         """
-        known = self._items.by_id.get(item.id)
-        kept = self._items.take(item, is_own=not sender, applied=self.model.applied)
-        if kept is not known and self._items.is_whole(kept):
-            for link in self._links.values():
-                link.add(kept.id)
-        if sender in self._links:
-            self._links[sender].confirm(kept.id)  # who sent it has it
-        if known is None:
+        is_new = item.id not in self._items.by_id
+        kept = self._items.take(item, is_own=not sender)
+        if is_new and self._items.is_whole(kept):
+            for outbox in self._outboxes.values():
+                outbox.add(kept.id)
+        if sender in self._outboxes:
+            self._outboxes[sender].note_known(kept.id)
+        if is_new:
             self._learn(kept)
-        return known is None
+        return is_new
 
     def _learn(self, item: GossipMessage) -> None:
         """Draw the consequences of a new item."""
         if item.values.get("leaves") or (item.kind is Kind.MEMBER and self._is_news(item)):
             self._regraph()
         if item.kind is Kind.CORRECTION:
-            self._models.catch_up()
-            self._items.slim(item.subject)
-
-    def admits(self, name: str) -> bool:
-        """Return whether this peer listens to the one of that name: a member, or who may become one."""
-        return may_speak(name, self.record, self.rules.limits)
+            self.models.catch_up()
+            self._items.drop_curvatures(item.subject)
 
     def accept(self, offer: ModelOffer) -> None:
-        """Take a neighbour's model for a round; what others send is nothing to this peer.
+        """Take a neighbour's model for a round; models of other peers are dropped.
 
         A peer without any round behind it that meets a federation that has trained takes over its model: one that
         two neighbours have outdone, or that of its only neighbour.
@@ -179,103 +208,49 @@ class Peer:
         neighbours = self._graph.neighbours(self.name)
         if offer.sender not in neighbours:
             return
-        self._models.take(offer)
-        if not self._models.has_moved:
-            found = self._models.usable_offers(neighbours, max(2, self.model.round + 1))
+        self.models.take(offer)
+        if not self.models.has_moved:
+            found = self.models.usable_offers(max(2, self.model.round + 1))
             if len(found) >= min(2, len(neighbours)):
                 outdone = sorted(found.values(), key=lambda one: one.round)[-2:][0]
-                self._models.take_over(outdone, min(outdone.round, self._last()))
+                self.models.take_over(outdone, min(outdone.round, self._last()))
                 self._publish()
 
-    def greet(self, greeting: Greeting) -> frozenset[str]:
-        """Answer a neighbour that connects with the ids of all items here; send a new process the newest models."""
-        if greeting.is_new and greeting.sender in self._links:
-            self._queue_recent(self._links[greeting.sender])
-        return frozenset(
-            item_id for item_id, item in self._items.by_id.items() if not self._items.lacks_seal(item)
-        )
-
-    def next_payload(self, to: str) -> Payload | None:
-        """Return what `to` is to be sent next; items come before models. None: it has everything."""
-        link = self._links[to]
-        if link.pending is None:
-            return Greeting(self.name, is_new=not link.has_met)
-        if link.pending:
-            item = self._items.by_id[next(iter(link.pending))]
-            if self._items.is_whole(item):
-                return item
-            link.pending.pop(item.id)
-            return self.next_payload(to)
-        return link.offers[0] if link.offers else None
-
-    def confirm_delivery(self, to: str, payload: Payload, known: frozenset[str] = frozenset()) -> None:
-        """Note that `to` has confirmed the payload; for a greeting, with the ids that it knows."""
-        link = self._links[to]
-        if isinstance(payload, Greeting):
-            link.pending = dict.fromkeys(
-                item_id
-                for item_id, item in self._items.by_id.items()
-                if item_id not in known and self._items.is_whole(item)
-            )
-            if not link.has_met:
-                self._queue_recent(link)
-            link.has_met = True
-        elif isinstance(payload, GossipMessage):
-            link.confirm(payload.id)
-        else:
-            link.mark_sent(payload)
-
-    def lose_connection(self, to: str) -> None:
-        """Begin with a greeting again: `to` could not be reached and may have restarted."""
-        self._links[to].pending = None
-
     def waits_for(self) -> list[str]:
-        """Return whose number of examples is not known yet; training begins when all are."""
+        """Return the peers whose number of examples is not known yet; training begins when all are known."""
         counts = self.record.counts()
-        return [
-            peer
-            for peer in self._graph.nodes
-            if peer not in counts and not self._models.offers.is_silent(peer)
-        ]
+        return [peer for peer in self._graph.nodes if peer not in counts and not self.models.is_silent(peer)]
 
     def missing(self) -> list[str]:
-        """Return whom the next round waits for: members that said nothing yet, then neighbours without a model."""
+        """Return the peers that the next round waits for: silent members, then neighbours without a model."""
         if self.has_left or self._has_ended():
             return []
-        usable = self._models.usable_offers(self._graph.neighbours(self.name))
+        usable = self.models.usable_offers()
         return self.waits_for() or [
             name
             for name in self._graph.neighbours(self.name)
-            if name not in usable and not self._models.offers.is_silent(name)
+            if name not in usable and not self.models.is_silent(name)
         ]
 
-    def patience(self, names: Iterable[str]) -> float:
-        """Return the share of the configured wait that is due to these peers: see `offers`."""
-        return self._models.offers.patience(names)
-
-    def leave_out(self, names: Iterable[str]) -> None:
-        """Go on without these peers until they send a newer model."""
-        self._models.offers.leave_out(names)
-
     def next_round(self, *, patient: bool = True) -> Round | None:
-        """Return the round to train; None after the last or while somebody is missing, who is left out if impatient."""
+        """Return the round to train; None after the last, or while peers are missing; impatient: they are left out."""
         if self.has_left or self._has_ended() or (patient and self.missing()):
             return None
         while missing := self.missing():
-            self.leave_out(missing)
+            self.models.leave_out(missing)
         counts = self.record.counts()
         total = sum(counts.get(peer, 0) for peer in self._graph.nodes)
         scale = 1.0
         if self.rules.weighs_examples and total:
             scale = example_scale(counts[self.name], total, len(self._graph.nodes))
-        parameters = self._models.mixture(self._graph) if self.rules.mixes_first else self.model.vector
+        parameters = self.models.mixture() if self.rules.mixes_first else self.model.vector
         return Round(number=self.model.round, parameters=parameters, without=self.forget_set(), scale=scale)
 
     def _has_ended(self) -> bool:
         return self.model.round >= self._last()
 
     def _last(self) -> float:
-        """Return how many rounds there are to be; infinite where training goes on for ever."""
+        """Return the number of the last round; infinite where training has no end."""
         rules = self.rules
         if not rules.rounds:
             return math.inf
@@ -287,7 +262,7 @@ class Peer:
         Mixed again where the round began with that: corrections may have come since.
         """
         if begun.number == self.model.round and not self.has_left:
-            self._models.advance(self._graph, move, self._last())
+            self.models.advance(move, self._last())
             self._publish()
 
     def _is_news(self, member: GossipMessage) -> bool:
@@ -301,12 +276,8 @@ class Peer:
             report = check_mixing(metropolis_weights(self._graph))
             if before.nodes != self._graph.nodes:
                 _log.info("%s", report.describe())
-        self._models.offers.keep_only(self._graph.neighbours(self.name))
-
-    def _queue_recent(self, link: Outbox) -> None:
-        for offer in self._models.recent():
-            link.queue(offer)
+        self.models.move_to(self._graph)
 
     def _publish(self) -> None:
         for to in self.contacts:
-            self._links[to].queue(self._models.offer())
+            self.outbox(to).queue(self.models.offer())

@@ -1,4 +1,4 @@
-"""Who gets into the console: by the link, once, from this machine and from no other page."""
+"""Authentication: by the link, once, from this machine and from no other page."""
 
 import os
 import re
@@ -12,8 +12,8 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from server.console.app import ACTIONS, PAGES, make_app
-from server.console.server import Settings, run_console
+from server.console.launch import Settings, run_console
+from server.console.routes import ACTIONS, PAGES, make_app
 from tests.integration.console.conftest import PORT, Browser, Desk
 
 BASE = f"http://127.0.0.1:{PORT}"
@@ -22,7 +22,7 @@ BASE = f"http://127.0.0.1:{PORT}"
 def test_the_link_works_once_and_sets_a_cookie_that_scripts_cannot_read(desk: Desk) -> None:
     """HttpOnly and SameSite=Strict; the same link again opens nothing."""
     console = desk.console()
-    link = console.door.link
+    link = console.login.link
     first = TestClient(make_app(console), base_url=BASE, follow_redirects=False)
     answer = first.get(link)
     assert (answer.status_code, answer.headers["location"]) == (303, "/requests")
@@ -36,7 +36,7 @@ def test_the_link_works_once_and_sets_a_cookie_that_scripts_cannot_read(desk: De
 def test_a_form_with_the_token_opens_as_the_link_does_and_only_once(desk: Desk) -> None:
     """The page that answers goes on by itself: after a redirect a browser would send no cookie of SameSite=Strict."""
     console = desk.console()
-    [token] = re.findall(r'name="token" value="([^"]+)"', console.door.page)
+    [token] = re.findall(r'name="token" value="([^"]+)"', console.login.page)
     first = TestClient(make_app(console), base_url=BASE, follow_redirects=False)
     for wrong in (
         {},
@@ -55,14 +55,14 @@ def test_a_form_with_the_token_opens_as_the_link_does_and_only_once(desk: Desk) 
 
 
 def test_the_terminal_says_that_the_link_was_used_and_used_again(desk: Desk) -> None:
-    """Somebody else may have been first; a guess is not worth a line."""
+    """Another account may have been first; a guess is not reported."""
     console = desk.console()
     client = TestClient(make_app(console), base_url=BASE, follow_redirects=False)
     client.get("/enter?token=guessed")
     assert desk.said == []
-    client.get(console.door.link)
+    client.get(console.login.link)
     assert "A browser has come in by the link" in desk.said[0]
-    client.get(console.door.link)
+    client.get(console.login.link)
     assert "another account of this machine has your rights" in desk.said[1]
     assert "Started again, it has another link" in desk.said[1]
 
@@ -98,7 +98,7 @@ def test_the_browser_is_started_with_a_private_file_once_the_console_answers(
     assert any("has come in by the link" in line for line in said)
 
 
-def test_whoever_reads_the_link_finds_the_console_listening(desk: Desk) -> None:
+def test_the_console_listens_before_the_link_is_printed(desk: Desk) -> None:
     """A browser is started before anything can answer: it waits for the page, and is not refused."""
 
     class Seen(Exception):
@@ -117,7 +117,7 @@ def test_whoever_reads_the_link_finds_the_console_listening(desk: Desk) -> None:
 def test_without_the_cookie_no_page_opens(desk: Desk) -> None:
     """The answer says what to do and nothing of the federation."""
     stranger = TestClient(make_app(desk.console()), base_url=BASE, follow_redirects=False)
-    for path in [*(path for path, _ in PAGES), "/", "/changes"]:
+    for path in [*(path for path, _ in PAGES), "/", "/stamp"]:
         answer = stranger.get(path)
         assert answer.status_code == 403
         assert "flower-unlearn console" in answer.text
@@ -126,7 +126,7 @@ def test_without_the_cookie_no_page_opens(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example:4711", "127.0.0.1", "127.0.0.1:80", "[::1]:4711", ""])
-def test_a_name_that_a_strangers_dns_points_here_is_refused(browser: Browser, host: str) -> None:
+def test_a_foreign_name_that_points_here_is_refused(browser: Browser, host: str) -> None:
     """DNS rebinding: the Host is the console's own address at its own port, or there is no answer, not even a style."""
     for path in ("/requests", "/static/console.js", "/enter"):
         assert browser.get(path, headers={"host": host}).status_code == 421

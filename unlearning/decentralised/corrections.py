@@ -10,7 +10,7 @@ client    x^Δ = n_c/(n−n_c) Ĥ⁻¹ ∇f_c             w = 1; as published x^
 Ĥ is the requester's own (sample and class, as the paper has it) or the mean over all peers, which is what
 the Newton step calls for and what the client level needs, since a client that leaves has nothing to retain. Our
 mean weights peers by their examples; the published one does not. The published weights assume peers of one size.
-At the client level the text divides by N−1 and adds 1/N of that; taken at its word, as here, the step is N times
+At the client level the text divides by N−1 and adds 1/N of that; taken literally, as here, the step is N times
 too short.
 
 Gradients include the L2 term. The gradients that training left over are not made up for: no peer knows them.
@@ -37,7 +37,7 @@ MAX_SHARED_DIMENSION = 2_000
 
 
 class PeerCurvature(StrEnum):
-    """What stands for Ĥ: a whole matrix known by its products, or the Fisher matrix's diagonal."""
+    """The approximation of Ĥ: a whole matrix known by its products, or the Fisher matrix's diagonal."""
 
     HESSIAN = "hessian"
     GAUSS_NEWTON = "gauss-newton"

@@ -4,9 +4,13 @@ import csv
 import io
 import json
 from datetime import timedelta
+from inspect import signature
 
 import pytest
 
+from server.api.access import ALLOWED
+from server.api.client import DeletionClient
+from server.console.request_page import ACTIONS, FIELDS, call_of
 from tests.deletion_service import submit
 from tests.integration.console.conftest import Browser, Desk, errors
 from unlearning.gdpr import Ground, Particulars, today
@@ -63,7 +67,7 @@ def test_what_belongs_to_the_register_is_filed_with_the_request(desk: Desk, brow
         ("note", "<b>"),
     ],
 )
-def test_what_is_wrong_with_it_stands_beside_its_field(
+def test_what_is_wrong_with_it_is_said_at_its_field(
     desk: Desk, browser: Browser, field: str, value: str
 ) -> None:
     """Nothing is filed, and nothing goes on to the summary."""
@@ -72,6 +76,15 @@ def test_what_is_wrong_with_it_stands_beside_its_field(
     assert answer.status_code == 422
     assert list(errors(answer)) == [field]
     assert desk.ledger.list_requests() == []
+
+
+def test_every_action_is_a_method_of_the_client_and_its_fields_are_that_methods_arguments() -> None:
+    """What the table names is there: the call with its roles, the method, and a reader for each field."""
+    for name, action in ACTIONS.items():
+        assert call_of(name) in ALLOWED
+        assert set(action.fields) <= set(FIELDS)
+        given = {"request_id", "by", *action.fields}
+        assert given == signature(getattr(DeletionClient, name)).parameters.keys() - {"self"}
 
 
 def test_an_operator_extends_holds_refuses_and_erases(desk: Desk, browser: Browser) -> None:
@@ -92,9 +105,9 @@ def test_an_operator_extends_holds_refuses_and_erases(desk: Desk, browser: Brows
     assert desk.ledger.get(request.id).status is Status.REFUSED
     rows = list(csv.DictReader(io.StringIO(browser.get("/register.csv").content.decode("utf-8-sig"))))
     assert (rows[0]["reference"], rows[0]["refusal_reason"]) == ("DSB-17", "the claim is unfounded")
-    (activity,) = json.loads(browser.get("/register.jsonld").content)["dct:hasPart"]
-    assert activity["dpv:hasStatus"]["@id"] == "dpv:RequestRejected"
-    assert activity["dpv:hasNotice"]["@type"] == "dpv:RightNonFulfilmentNotice"
+    (activity,) = json.loads(browser.get("/register.jsonld").content)["activity"]
+    assert activity["status"] == "dpv:RequestRejected"
+    assert activity["notice"] == {"@type": "RightNonFulfilmentNotice", "reason": "the claim is unfounded"}
     browser.follow(
         browser.post(f"{page}/amend", ground="b", reference="DSB-18", note="by letter\r\nof Monday")
     )

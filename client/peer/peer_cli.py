@@ -12,10 +12,8 @@ from client.commands import run_command
 from client.memory import DirectoryMemory
 from client.peer.config import PeerConfig, read_config
 from client.peer.gossip import RELEASE, Kind
-from client.peer.journal import DirectoryJournal
-from client.peer.privacy import spent_budget
-from client.peer.record import Record
-from client.peer.refusals import read_refusals
+from client.peer.journal import Journal, read_refusals
+from client.peer.record import PeerRules, Record
 from unlearning.errors import InvalidRequest
 from unlearning.requests import Granularity, Target, parse_sample_ids
 
@@ -82,10 +80,10 @@ def read_status(config: PeerConfig) -> dict[str, Any]:
     Raises:
         CheckpointError: a file is damaged.
     """
-    journal = DirectoryJournal(config.state_dir)
+    journal, memory = Journal(config.state_dir), DirectoryMemory(config.state_dir)
     items = {item.id: item for item in journal.items()}
-    record = Record(config.make_graph(), items, config.limits.count_factor)
-    model = journal.model()
+    record = Record(config.make_graph(), items, PeerRules(count_factor=config.limits.count_factor))
+    model = journal.model
     requests = [
         {
             "id": item.subject,
@@ -115,12 +113,10 @@ def read_status(config: PeerConfig) -> dict[str, Any]:
         "members": list(record.graph().nodes),
         "examples": record.counts(),
         "requests": requests,
-        "privacy": spent_budget(record, delta=config.deletion.delta, epsilon=config.deletion.epsilon),
-        "answers": {
-            filed["key"]: filed["answer"] for filed in DirectoryMemory(config.state_dir).answered_requests()
-        },
+        "privacy": record.spent_budget(delta=config.deletion.delta, epsilon=config.deletion.epsilon),
+        "answers": {filed["key"]: filed["answer"] for filed in memory.answered_requests()},
         "refused": read_refusals(config.state_dir),
-        "waiting": [filed["key"] for filed in DirectoryMemory(config.state_dir).outbox()],
+        "waiting": [filed["key"] for filed in memory.outbox()],
     }
 
 

@@ -1,4 +1,4 @@
-"""What only tests do to a deployment, and ask of it."""
+"""What only tests do to a deployment and ask of it."""
 
 import os
 import signal

@@ -100,6 +100,7 @@ def test_a_damaged_file_costs_the_score_and_not_the_measurement(tmp_path, caplog
     assert not (tmp_path / SCORES).exists()
 
 
+@pytest.mark.slow  # a whole federation
 def test_an_owner_sees_the_federation_forget_its_noise(tmp_path, federation):
     """Learnt by heart z is far above chance (4.75: one of a million); after retraining not; hashes are the report's."""
     one = federation(

@@ -13,9 +13,10 @@ from server.certificate.timestamp import TimestampAuthority, check_timestamp
 from server.certificate.timestamp_worker import TimestampWorker
 from server.ledger import Ledger
 from tests import ledgers
-from tests.deletion_service import FORGETTING, LiveLoop, wait_until
+from tests.deletion_service import FORGETTING, LiveLoop
 from tests.raising import raises
 from tests.timestamping import Authority, running_authority
+from tests.waiting import wait_until
 from unlearning.errors import CertificateError, ConfigurationError
 from unlearning.requests import Granularity, Status, Target
 from unlearning.runtime.growing_pause import GrowingPause

@@ -39,7 +39,7 @@ from server.federation.scripted_requests import parse_requests
 from server.federation.shadow_federations import ShadowFederations
 from server.federation.shadow_store import ShadowStore
 from server.federation.state import FederationState
-from server.ledger import Ledger, LedgerWriter
+from server.ledger import Ledger
 from server.operations.logs import log_to_flower
 from server.state_directory.files import (
     CHECKPOINTS,
@@ -201,15 +201,16 @@ def open_federation(grid: Grid, run: AppRun, *, run_id: int) -> Iterator[Federat
         fedavg = FedAvg(run.task, settings, Roster(timeout_s=settings.round_timeout_s), plan)
         task = fedavg.task
         token = ledger.acquire_fence(f"{gethostname()}:{os.getpid()} run {run_id}", now=_now())
-        writer = LedgerWriter(ledger, token, _now)
+        writer = ledger.live(token, _now)
         erase_unfinished(state_dir)
-        clients = Clients(grid=sessions or grid, fedavg=fedavg, writer=writer)
+        clients = Clients(grid=sessions or grid, fedavg=fedavg, ledger=ledger, writer=writer)
         test_set = ServerTestSet(task, run.test, settings)
         yield FederationContext(
             settings=settings,
             task=task,
             federation=_profile(settings, task, run.test),
             state_dir=state_dir,
+            ledger=ledger,
             writer=writer,
             clients=clients,
             test_set=test_set,

@@ -213,7 +213,7 @@ class DeletionRequest:
     """One deletion request as the ledger holds it. Times are UTC.
 
     submitted_role: in which role `submitted_by` filed it, None where that was not written down.
-    attempts: how often it has begun since it was filed or retried; before schema 9, how often one had failed.
+    attempts: how often it has begun since it was filed or retried.
     due_on: by when it must be answered, with the `extended_days` of its one extension (0: none).
     is_held: it must not begin, because the data has to be kept; `hold_reason` says why.
     reference, note, *_reason: texts of people, empty where there is none, or it `is_redacted`.

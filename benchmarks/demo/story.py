@@ -252,12 +252,12 @@ class RunFollower:
             DeploymentError: it was not; says why.
         """
         if self._status is not Status.COMPLETED:
-            request = self._ledger.get(self.request_id)
+            request = self._ledger.requests.get(self.request_id)
             raise DeploymentError(f"Request {request.id} is {request.status}: {request.reason}")
 
     def _tell_news(self) -> None:
         """Tell what is new in the ledger, in order of time."""
-        news: list[Event | RoundRecord] = [*self._ledger.events(after=self._events_seen)]
+        news: list[Event | RoundRecord] = [*self._ledger.events.page(after=self._events_seen)]
         news += self._ledger.rounds(after=self._rounds_seen)
         for item in sorted(news, key=lambda item: item.at):
             if isinstance(item, Event):

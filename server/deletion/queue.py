@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
-from server.federation.step import Move, Note
+from server.federation.state import Move, Note
 from server.ledger import Ledger
 from server.requests.admission import check_admissible
 from server.requests.planning import waits_for
 from server.requests.privacy_budget import may_serve_together
 from strategies.settings.run_config import RunSettings
 from unlearning.errors import RequestError
+from unlearning.methods.method import Method
 from unlearning.methods.registry import method_named
 from unlearning.requests import DeletionRequest, Status
 
@@ -18,13 +19,16 @@ def to_schedule(ledger: Ledger) -> Iterator[Move]:
 
     Requests that are held stay where they are.
     """
-    for request in ledger.list_requests(statuses=(Status.RECEIVED,)):
+    for request in ledger.requests.select(statuses=(Status.RECEIVED,)):
         if request.is_held:
             continue
         to, reason = Status.SCHEDULED, ""
         try:
             check_admissible(
-                ledger, ledger.target_of(request), method=request.method, parameters=request.parameters
+                ledger,
+                ledger.requests.target_of(request),
+                method=request.method,
+                parameters=request.parameters,
             )
         except RequestError as exc:
             to, reason = Status.FAILED, str(exc)
@@ -38,14 +42,15 @@ def to_claim(
 
     Also notes of those that wait for a client. noted: what was noted last, by request; brought up to date.
     """
-    ready: list[DeletionRequest] = []
+    ready: list[tuple[DeletionRequest, Method]] = []
     notes: list[Note] = []
-    for request in ledger.list_requests(statuses=(Status.SCHEDULED,)):
+    for request in ledger.requests.select(statuses=(Status.SCHEDULED,)):
         if request.is_held:
             continue
-        absent = waits_for(method_named(request.method), request.target, online)
+        method = method_named(request.method)
+        absent = waits_for(method, request.target, online)
         if not absent:
-            ready.append(request)
+            ready.append((request, method))
             continue
         text = f"waiting for {absent} to come online"
         if noted.get(request.id) != text:
@@ -56,18 +61,18 @@ def to_claim(
 
 
 def _served_together(
-    ledger: Ledger, settings: RunSettings, ready: Sequence[DeletionRequest]
+    ledger: Ledger, settings: RunSettings, ready: Sequence[tuple[DeletionRequest, Method]]
 ) -> list[DeletionRequest]:
     """Return the first of these requests, and those that are the same deletion where the method can do several."""
-    first, method = ready[0], method_named(ready[0].method)
+    first, method = ready[0]
     if not method.info.several_at_once or not may_serve_together(settings, method):
         return [first]
-    accepted = ledger.accepted_loss(first.id)
+    accepted = ledger.requests.accepted_loss(first.id)
     others = (
         request
-        for request in ready[1:]
+        for request, _ in ready[1:]
         if request.method == first.method
         and dict(request.parameters) == dict(first.parameters)
-        and ledger.accepted_loss(request.id) == accepted
+        and ledger.requests.accepted_loss(request.id) == accepted
     )
     return [first, *others]

@@ -140,8 +140,8 @@ def _copy(directory: Path, state_dir: Path, url: sa.URL, ledger: Ledger) -> tupl
 
 def _newest_event(ledger: Ledger) -> tuple[int, str]:
     """Return sequence number and hash of the newest event of a request; 0 and "" where there is none."""
-    newest = ledger.last_request_event_sequence()
-    return newest, ledger.event_hash(newest) or ""
+    newest = ledger.events.last_of_requests()
+    return newest, ledger.events.hash_of(newest) or ""
 
 
 def _state_files(state_dir: Path) -> Iterator[Path]:

@@ -113,7 +113,7 @@ class LedgerCollector(Collector):
                 yield _gauge(f"round_{name}", text, len(last.metrics.get(name, ())))
 
     def _request_metrics(self) -> list[Metric]:
-        counts = self._ledger.status_counts()
+        counts = self._ledger.requests.status_counts()
         count = _labelled_gauge("requests", "deletion requests, by state", "state")
         oldest = _labelled_gauge("oldest_request_seconds", "age of the oldest request in this state", "state")
         now = self._now()
@@ -122,7 +122,7 @@ class LedgerCollector(Collector):
             count.add_metric([status], number)
             if status in OPEN_STATUSES:
                 oldest.add_metric([status], max(0.0, (now - since).total_seconds()))
-        overdue, soon = self._ledger.deadlines(now.date())
+        overdue, soon = self._ledger.requests.deadlines(now.date())
         return [
             count,
             oldest,
@@ -211,7 +211,7 @@ def _application(ledger: Ledger) -> "WSGIApplication":
             start_response("404 Not Found", [("Content-Type", "text/plain")])
             return [b"Here are /metrics and /healthz.\n"]
         try:
-            status, found = "200 OK", {"status": "ok", "last_event": ledger.last_event_sequence()}
+            status, found = "200 OK", {"status": "ok", "last_event": ledger.events.last_sequence()}
         except LedgerUnavailable as exc:
             _log.warning("Not healthy: %s", exc)
             status, found = "503 Service Unavailable", {"status": "the ledger cannot be read"}

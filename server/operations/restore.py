@@ -177,14 +177,14 @@ def _compare(
 
 def _events_to_undo(ledger: Ledger, manifest: Manifest) -> Iterator[str]:
     """Yield one sentence for each thing that the present ledger knows and the backup does not."""
-    known = ledger.event_hash(manifest.event_sequence) or ""
-    if ledger.last_request_event_sequence() and known != manifest.event_hash:
+    known = ledger.events.hash_of(manifest.event_sequence) or ""
+    if ledger.events.last_of_requests() and known != manifest.event_hash:
         yield "everything: the backup is of another federation, or the present ledger is older than it"
         return
-    for event in ledger.all_events(after=manifest.event_sequence):
+    for event in ledger.events.all(after=manifest.event_sequence):
         if not event.request_id:
             continue
-        target = ledger.get(event.request_id).target.describe()
+        target = ledger.requests.get(event.request_id).target.describe()
         if event.to_status is Status.VERIFYING:
             yield f"the deletion of {target} ({event.request_id}), carried out at {event.at.isoformat()}"
         elif event.from_status is None and event.kind == "submitted":

@@ -85,7 +85,7 @@ def erase_after_deletions(database: Path, state_dir: Path, ledger: Ledger, *, al
 
 def newest_completion(ledger: Ledger, *, after: int) -> Event | None:
     """Return the newest event after this one that completed a deletion."""
-    completions = (event for event in ledger.all_events(after=after) if event.to_status is Status.COMPLETED)
+    completions = (event for event in ledger.events.all(after=after) if event.to_status is Status.COMPLETED)
     return max(completions, key=lambda event: event.sequence, default=None)
 
 

@@ -21,7 +21,7 @@ from server.operations import restore as restore_module
 from server.operations.backup import FILE, back_up, read_verified
 from server.operations.restore import restore
 from tests.federation import client
-from tests.ledgers import NOW, submit
+from tests.ledgers import NOW, live_at, submit
 from tests.raising import raises
 from unlearning.errors import BackupError, Fenced
 from unlearning.parameters import content_hash
@@ -103,7 +103,7 @@ def test_a_server_process_that_still_runs_is_fenced_off_by_a_restore(one, backup
     again = Ledger.open(ledger_url(one.directory))
     for token in tokens:
         with pytest.raises(Fenced):
-            again.check_fence(token)
+            live_at(again, token).check_fence()
     again.close()
 
 
@@ -383,8 +383,8 @@ def test_a_ledger_comes_back_on_either_database(url, tmp_path):
     ledger.close()
     restore(tmp_path / "backup", state_dir=tmp_path / "state", ledger_url=url, now=NOW, force=True)
     ledger = Ledger.open(url)
-    assert [request.id for request in ledger.list_requests()] == [first]
+    assert [request.id for request in ledger.requests.select()] == [first]
     token = ledger.acquire_fence("loop", now=NOW)
-    ledger.move(first, Status.SCHEDULED, token=token, now=NOW)
-    assert ledger.verify_chain() is None
+    live_at(ledger, token, NOW).move(first, Status.SCHEDULED)
+    assert ledger.events.verify_chain() is None
     ledger.close()

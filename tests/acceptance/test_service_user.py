@@ -125,7 +125,7 @@ def test_a_ledger_that_root_looks_at_stays_the_services(place):
     state = place / "state"
     federation_in(state)
     with closing(Ledger.open(ledger_url(state))) as ledger:
-        assert ledger.verify() == ""
+        assert ledger.events.verify() == ""
         assert (state / "ledger.db-wal").exists()
         assert owners(place) == {}
 

@@ -131,7 +131,7 @@ class LiveFederation:
     def wait_until_reached(self, request: DeletionRequest, status: Status) -> None:
         """Wait until the request has come to `status` (and perhaps gone on)."""
         self.deployment.wait_until(
-            lambda: any(event.to_status is status for event in self.ledger.events(request.id)),
+            lambda: any(event.to_status is status for event in self.ledger.events.page(request.id)),
             WAIT_S,
             f"request {request.id} is {status}",
         )
@@ -173,7 +173,7 @@ class LiveFederation:
 
     def completions(self, request: DeletionRequest) -> list[Event]:
         """The events by which the request was completed."""
-        return [event for event in self.ledger.events(request.id) if event.to_status is Status.COMPLETED]
+        return [event for event in self.ledger.events.page(request.id) if event.to_status is Status.COMPLETED]
 
     def session_process(self, client: int) -> int:
         """The process that a client's session lives in: forked by the worker, with the SuperNode's streams."""
@@ -193,10 +193,10 @@ class LiveFederation:
         Undisturbed and in this process. All requests must be completed; they come back in their order.
         """
         batches: dict[int, list[DeletionRequest]] = {}
-        for request in self.ledger.list_requests():
+        for request in self.ledger.requests.select():
             (unlearning,) = self.rounds_of(request, "unlearning")
             batches.setdefault(unlearning.round, []).append(request)
-        directory = self._directory / f"undisturbed-{len(self.ledger.list_requests())}"
+        directory = self._directory / f"undisturbed-{len(self.ledger.requests.select())}"
         with closing(InProcessFederation(directory, self.run_config)) as undisturbed:
             for number in sorted(batches):
                 rounds = sum(record.round < number for record in self.training_rounds())
@@ -204,7 +204,7 @@ class LiveFederation:
                 for request in batches[number]:
                     undisturbed.file(self.filed[request.id])
                 undisturbed.run(rounds=rounds)  # no more training: the deletion alone
-            return undisturbed.ledger.list_requests()
+            return undisturbed.ledger.requests.select()
 
     # --- inside
 
@@ -236,8 +236,10 @@ def forget(
             lambda: len(list(ledger.all_rounds())) >= after_rounds, WAIT_S, f"{after_rounds} rounds are done"
         )
         request = service.submit(target, method=method, idempotency_key="")
-        deployment.wait_until(lambda: not ledger.get(request.id).is_open, WAIT_S, "the deletion has ended")
-        assert ledger.get(request.id).status is Status.COMPLETED
+        deployment.wait_until(
+            lambda: not ledger.requests.get(request.id).is_open, WAIT_S, "the deletion has ended"
+        )
+        assert ledger.requests.get(request.id).status is Status.COMPLETED
         report: dict[str, Any] = json.loads(service.report(request.id).json)
         return report
 

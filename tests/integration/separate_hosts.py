@@ -169,7 +169,7 @@ class FederationOfHosts(LiveFederation):
         """File a request about samples; it is durable when this returns."""
         self._samples_file.write_text("\n".join(sorted(target.sample_ids)))
         words = ["--client", target.client_id, "--samples", str(self._samples_file), "--key", key]
-        return self.noted(self.ledger.get(self.flower_unlearn("request", *words).split()[0]), target)
+        return self.noted(self.ledger.requests.get(self.flower_unlearn("request", *words).split()[0]), target)
 
     @contextmanager
     def link_cut_while_reply_is_due(

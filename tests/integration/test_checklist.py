@@ -43,7 +43,7 @@ from server.operations.checklist.services import check_units
 from server.state_directory.ledger_address import ledger_url
 from strategies.installation import Host, run_script
 from tests.deletion_service import free_port
-from tests.ledgers import submit
+from tests.ledgers import live_at, submit
 from unlearning.requests import Granularity, Target
 from unlearning.runtime.durable_files import write_atomically
 
@@ -214,7 +214,7 @@ def test_a_run_that_waits_or_does_not_sign_is_a_warning(good, ledger):
     [fault] = faults(check_state(good, mounts=MOUNTS, free_bytes=10**12))
     assert "does not sign" in fault
     token = ledger.acquire_fence("test", now=NOW)
-    ledger.set_facts({WAITING: "Waiting for 3 client(s)."}, token=token, now=NOW)
+    live_at(ledger, token, NOW).set_facts({WAITING: "Waiting for 3 client(s)."})
     [fault] = faults(check_ledger(good, now=NOW))
     assert "Waiting for 3 client(s)." in fault
 
@@ -386,11 +386,13 @@ def test_a_ledger_that_was_changed_past_the_program_is_a_problem(good, ledger):
 def test_a_client_that_is_online_and_answers_no_more_is_named(good, ledger, rounds, is_online, expected):
     """Two messages in a row; each round here says who answered and who was silent."""
     token = ledger.acquire_fence("test", now=NOW)
-    ledger.register_clients([ClientRecord("1"), ClientRecord("2", online=is_online)], token=token, now=NOW)
+    live_at(ledger, token, NOW).register_clients([ClientRecord("1"), ClientRecord("2", online=is_online)])
     for number, (answered, silent) in enumerate(rounds, start=1):
         failed = dict.fromkeys(silent, "no answer within 1 s")
         metrics = {"participants": list(answered), "failed": failed, "silent": list(silent)}
-        ledger.record_round(RoundRecord(round=number, kind="training", metrics=metrics, at=NOW), token=token)
+        live_at(ledger, token).record_round(
+            RoundRecord(round=number, kind="training", metrics=metrics, at=NOW)
+        )
     found = faults(check_ledger(good, now=NOW))
     assert len(found) == bool(expected)
     assert all(f"Client 2 is online and gave no answer in {expected}." in fault for fault in found)

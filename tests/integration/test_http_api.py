@@ -117,7 +117,7 @@ def test_a_tool_files_waits_and_keeps_the_proof(tmp_path: Path) -> None:
         assert "holds    signature" in said
         assert "holds    ledger" in said
         assert "holds    time" in said
-        [request] = federation.ledger.list_requests()
+        [request] = federation.ledger.requests.select()
         assert request.submitted_by == "tool"
     receiver.close()
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.deployment import LocalDeployment, supernode
 from benchmarks.process_group import ProcessGroup
 from client.worker.supernode import LEASE_S
-from server.federation.unresponsive import presence
+from server.federation.presence import presence
 from server.ledger import SITE_PROBLEMS, ClientRecord, Ledger
 from server.operations.checklist import Level
 from server.operations.checklist.processes import REFUSED_AFTER, check_let_in, nodes_here

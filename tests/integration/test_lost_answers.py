@@ -45,7 +45,7 @@ def test_a_lost_answer_costs_seconds_and_changes_no_bit(tmp_path: Path) -> None:
         [unlearning] = live.rounds_of(request, "unlearning")
         assert proxy.num_lost == 2
         assert unlearning.metrics["asked_again"] == {"1": 1}
-        done = live.ledger.get(request.id)
+        done = live.ledger.requests.get(request.id)
         assert done.attempts == 1
         assert "the same is given" in deployment.group(supernode(1)).log_text()
         assert list(map(hashes, [done])) == list(map(hashes, live.replayed()))

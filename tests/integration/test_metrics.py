@@ -15,7 +15,7 @@ from server.ledger import ClientRecord, Ledger, LedgerUnavailable, RoundRecord
 from server.ledger.database import Database
 from server.operations.logs import FORMAT_VARIABLE, JsonLines, is_json_wanted
 from server.operations.metrics import LedgerCollector, MetricsServer, serve_metrics
-from tests.ledgers import submit
+from tests.ledgers import live_at, submit
 from unlearning.errors import ConfigurationError
 from unlearning.requests import Granularity, Status, Target
 
@@ -29,10 +29,8 @@ class Book:
         self.ledger = ledger
         self.token = self.ledger.acquire_fence("loop", now=START)
         self.now = START
-        self.ledger.register_clients(
-            [ClientRecord("1"), ClientRecord("2"), ClientRecord("3", online=False)],
-            token=self.token,
-            now=START,
+        live_at(self.ledger, self.token, START).register_clients(
+            [ClientRecord("1"), ClientRecord("2"), ClientRecord("3", online=False)]
         )
 
     def submit(self, client: str) -> str:
@@ -41,11 +39,11 @@ class Book:
 
     def move(self, request_id: str, to: Status, after_s: float) -> None:
         self.now += timedelta(seconds=after_s)
-        self.ledger.move(request_id, to, token=self.token, now=self.now)
+        live_at(self.ledger, self.token, self.now).move(request_id, to)
 
     def round(self, number: int, kind: str = "training", **metrics: object) -> None:
         record = RoundRecord(round=number, kind=kind, metrics=metrics, at=self.now)
-        self.ledger.record_round(record, token=self.token)
+        live_at(self.ledger, self.token).record_round(record)
 
 
 @pytest.fixture
@@ -140,7 +138,7 @@ def test_deadlines_are_counted_on_the_day_of_the_scrape(book, value):
     ):
         book.now = datetime.fromisoformat(f"{day}T23:59:00+00:00")
         assert tuple(map(value, names)) == expected
-    book.ledger.refuse(request_id, reason="exempt", by="ada", now=book.now)
+    book.ledger.decisions.refuse(request_id, reason="exempt", by="ada", now=book.now)
     assert tuple(map(value, names)) == (0, 1)
 
 

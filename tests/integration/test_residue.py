@@ -82,7 +82,7 @@ def test_after_a_deletion_no_file_has_what_was_forgotten_or_the_ledgers_password
     with deployment, closing(Ledger.open(url_with_password)) as ledger:
         run_id = deployment.submit_run()
         deployment.wait_until(
-            lambda: any(found.status is Status.COMPLETED for found in ledger.list_requests()),
+            lambda: any(found.status is Status.COMPLETED for found in ledger.requests.select()),
             WAIT_S,
             "the deletion is completed",
         )

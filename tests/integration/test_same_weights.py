@@ -68,7 +68,7 @@ def outcome_in(state_dir: Path) -> Outcome:
     state = CheckpointStore(state_dir / "checkpoints").newest()
     assert state is not None
     with closing(Ledger.open(ledger_url(state_dir))) as ledger:
-        requests = ledger.list_requests()
+        requests = ledger.requests.select()
         assert [request.status for request in requests] == [Status.COMPLETED] * 3
         shadows = ShadowStore(state_dir).load()
         assert shadows is not None

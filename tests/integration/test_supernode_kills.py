@@ -61,8 +61,8 @@ def test_a_client_killed_while_it_unlearns_is_asked_again(live: LiveFederation) 
     num_trained = live.num_messages(2, TRAIN)
     restart(live.deployment, supernode(2))
     live.wait_until_reached(request, Status.COMPLETED)
-    done = live.ledger.get(request.id)
-    moves = [event.to_status for event in live.ledger.events(request.id) if event.to_status is not None]
+    done = live.ledger.requests.get(request.id)
+    moves = [event.to_status for event in live.ledger.events.page(request.id) if event.to_status is not None]
     assert done.attempts == moves.count(Status.UNLEARNING) >= 2
     assert len(live.completions(request)) == 1
     (unlearning,) = live.rounds_of(request, "unlearning")

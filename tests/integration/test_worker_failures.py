@@ -292,7 +292,7 @@ def test_a_terminated_process_leaves_its_supernode_waiting_until_that_is_restart
 ) -> None:
     """With the worker as without it, of a ClientApp that leaves SIGTERM to Flower.
 
-    The server's deadlines hold, and it names the client (`server.federation.unresponsive`).
+    The server's deadlines hold, and it names the client (`server.federation.presence`).
     """
     assert not killed["child terminated"].is_over
     assert not killed["stock terminated"].is_over

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from server.federation.unresponsive import REMEDY, sentence, unresponsive_clients
+from server.federation.presence import REMEDY, sentence, unresponsive_clients
 from server.ledger import SITE_PROBLEMS, WAITING, Ledger, LedgerUnavailable
 from server.ledger.database import Database
 from server.operations.checklist.finding import Finding, Installation, ok, problem, warning
@@ -53,15 +53,15 @@ def check_ledger(installation: Installation, *, now: datetime) -> Iterator[Findi
 
 
 def _check_open_ledger(ledger: Ledger, kind: str, now: datetime) -> Iterator[Finding]:
-    broken = ledger.verify()
+    broken = ledger.events.verify()
     if broken:
         yield problem(
             f"The ledger was changed past this program. {broken}",
             "Somebody or a fault wrote to the database past this program: keep a copy, restore a backup.",
         )
     else:
-        yield ok(f"The ledger is on {kind}; its {ledger.last_event_sequence()} events are whole.")
-    newest = ledger.events(after=max(0, ledger.last_event_sequence() - 1), limit=1)
+        yield ok(f"The ledger is on {kind}; its {ledger.events.last_sequence()} events are whole.")
+    newest = ledger.events.page(after=max(0, ledger.events.last_sequence() - 1), limit=1)
     if newest and newest[0].at > now + _SKEW:
         yield problem(
             f"The ledger's newest event is of {newest[0].at:%Y-%m-%d %H:%M} UTC: the clock was put back.",

@@ -132,7 +132,11 @@ def test_a_list_that_is_too_long_for_one_message_goes_in_parts(start: Start, led
     client, target = start().as_("client"), samples(20_000)
     filed = submit(client, target, idempotency_key="k")
     assert submit(client, target, idempotency_key="k").id == filed.id
-    assert ledger.get(filed.id).target.describe() == filed.target.describe() == "20,000 samples of client 3"
+    assert (
+        ledger.requests.get(filed.id).target.describe()
+        == filed.target.describe()
+        == "20,000 samples of client 3"
+    )
 
 
 def test_a_list_is_refused_to_a_client_beyond_its_quota(start: Start, ledger: Ledger) -> None:
@@ -140,7 +144,7 @@ def test_a_list_is_refused_to_a_client_beyond_its_quota(start: Start, ledger: Le
     service = start(sample_ids_per_day=10_000)
     with pytest.raises(LimitExceeded, match="'3' may send 10,000 sample ids a day"):
         submit(service.as_("client"), samples(20_000))
-    assert ledger.list_requests() == []
+    assert ledger.requests.select() == []
     assert submit(service.as_("operator"), samples(20_000)).is_open
 
 

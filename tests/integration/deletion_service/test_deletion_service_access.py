@@ -53,7 +53,7 @@ def test_with_mutual_tls_others_are_turned_away(
     with DeletionClient(start().address, files[who], timeout_s=10) as client:  # noqa: SIM117  the refusal is the call's
         with pytest.raises(ServiceUnavailable):
             submit(client)
-    assert ledger.list_requests() == []
+    assert ledger.requests.select() == []
 
 
 # The process

@@ -15,6 +15,7 @@ from server.api.client import DeletionClient
 from server.api.errors import STATUS_OF, AccessDenied, NotAuthenticated, ServiceUnavailable
 from server.api.server import RunningServer
 from server.ledger import Ledger, LedgerUnavailable, LimitExceeded
+from server.ledger.request_store import Requests
 from tests.deletion_service import ALL_OF_3, FORGETTING, SAMPLES_OF_3, LiveLoop, answer, submit
 from tests.integration.deletion_service.conftest import Command
 from unlearning import errors
@@ -162,10 +163,10 @@ def test_an_unexpected_error_shows_the_caller_only_a_reference(
 ) -> None:
     """The log has the cause under the same reference."""
 
-    def broken(self: Ledger, request_id: str) -> DeletionRequest:
+    def broken(self: Requests, request_id: str) -> DeletionRequest:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr(Ledger, "get", broken)
+    monkeypatch.setattr(Requests, "get", broken)
     with caplog.at_level(logging.ERROR), pytest.raises(ServiceUnavailable) as caught:
         client.get("r-000001")
     reference = re.search(r"under reference ([0-9a-f]{12})", str(caught.value))

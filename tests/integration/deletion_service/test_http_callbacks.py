@@ -264,7 +264,7 @@ def file_and_cancel(callbacks: Callbacks, *filed: tuple[str, str]) -> None:
     for number, (name, url) in enumerate(filed):
         target = Target(Granularity.CLIENT, f"{number}")
         request = ledgers.submit(callbacks.ledger, target, key=f"opendsr:{number}", submitted_by=name)
-        callbacks.ledger.cancel(request.id, by=name, now=NOW)
+        callbacks.ledger.decisions.cancel(request.id, by=name, now=NOW)
         callbacks.expect(request, [url])
 
 

@@ -23,7 +23,7 @@ from server.operations.superlink_residue import (
 )
 from server.operations.supervisor import Supervisor
 from tests.fake_flower import FakeFlower, control_of_app
-from tests.ledgers import WAY, submit
+from tests.ledgers import WAY, live_at, submit
 from tests.raising import raises
 from tests.residue import files_with
 from tests.supervised import OneRun
@@ -78,7 +78,7 @@ def complete(ledger: Ledger, label: int, *, now: datetime = NOW) -> None:
     request = submit(ledger, Target(Granularity.CLASS, class_label=label), key=f"key {label}", now=now)
     token = ledger.acquire_fence("loop", now=now)
     for status in WAY:
-        ledger.move(request.id, status, token=token, now=now)
+        live_at(ledger, token, now).move(request.id, status)
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_it_is_erased_once_for_each_completed_deletion(erase, ledger, tmp_path):
     complete(ledger, 2)
     assert erase()
     assert last_erased_event(tmp_path) == max(
-        event.sequence for event in ledger.events() if event.to_status is Status.COMPLETED
+        event.sequence for event in ledger.events.page() if event.to_status is Status.COMPLETED
     )
 
 

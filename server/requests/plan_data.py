@@ -1,8 +1,8 @@
-"""What the committed comparisons say of a method: how near it came to retraining, beside others and doing nothing.
+"""What a plan says (`flower-unlearn plan`), and the committed comparisons of which it quotes the nearest.
 
 `comparisons.json` is made from the rows of docs/results by `python -m benchmarks.choosing`, which also makes the page
-docs/choosing.md; a test compares the three. A plan shows the comparison that is nearest to the federation it is made
-for: of the same granularity, and of a model whose number of parameters differs by the smallest factor.
+docs/choosing.md; a test compares the three. The nearest comparison to a federation is of the same granularity, and of
+a model whose number of parameters differs by the smallest factor. How a plan is worked out: `server.requests.planning`.
 """
 
 import json
@@ -23,7 +23,7 @@ class Figures:
     """One method in one comparison, means over seeds.
 
     distance: to Retrain of the same seed, the largest of those of test, retained and forget accuracy, in points.
-    bytes, seconds: of unlearning and recovery together. failed: so many seeds have no figures, for the method failed.
+    bytes, seconds: of unlearning and recovery together. failed: how many seeds have no figures, for the method failed.
     """
 
     distance: float
@@ -41,7 +41,7 @@ class Comparison:
     """Methods that forgot the same in the same federation.
 
     title: for people, such as "CIFAR-10, CNN, IID, one client". page: of docs/results.
-    nothing: the model as it was, `bytes` and `seconds` of its training; retrain: the same of training anew.
+    nothing: the model as it was, `bytes` and `seconds` of its training; retrain: the same of retraining.
     """
 
     title: str
@@ -75,6 +75,53 @@ class PublishedRanks:
             f"{self.rank} of {self.of}: {self.distance:.1f} points off Retrain, doing nothing "
             f"{self.nothing:.1f}{worse} ({self.title})"
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Medians over the deletions that this federation has completed by one method."""
+
+    deletions: int
+    seconds: float
+    bytes: float
+    recovery_rounds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedMethod:
+    """What is known beforehand of serving a request by one method.
+
+    refusal: why it cannot; empty if it can. waits_for: the clients that it would wait for; empty if for none.
+    bytes, flops: of unlearning by the closed formula; None where there is none, or nothing to count with.
+    rounds: the same as a number of training rounds' bytes.
+    compared: how it did in the committed comparison that is nearest to this federation; None where it is in none.
+    """
+
+    method: str
+    title: str
+    remark: str = ""
+    refusal: str = ""
+    waits_for: str = ""
+    bytes: int | None = None
+    flops: float | None = None
+    rounds: float | None = None
+    measured: Measured | None = None
+    compared: PublishedRanks | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All methods for one target, those that can serve it first; and what a recovery round costs.
+
+    round_seconds: the median of recent training rounds; None before the first one.
+    """
+
+    target: str
+    recovery_max_rounds: int
+    recovery_bytes: int
+    recovery_flops: float | None
+    round_seconds: float | None
+    methods: tuple[PlannedMethod, ...]
 
 
 def compared(method: str, granularity: Granularity, num_parameters: int) -> PublishedRanks | None:

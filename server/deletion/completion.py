@@ -1,8 +1,8 @@
-"""Writes the certificate of a deletion beside its report, from what checkpoint, ledger and report say.
+"""Completes a request: writes its report and its certificate, from what checkpoint, ledger and report say.
 
-It is written before the ledger's completion, which notes its SHA-256 among the events that are chained. Its
-time is that of the last event, so one written again after a crash says the same: only the ledger's head, and
-the report's own time and so its hash, may have moved on.
+The certificate is written before the ledger's completion, whose event in the chain has its SHA-256. Its time is that
+of the last event, so one written again after a crash says the same: only the ledger's head, and the report's own time
+and so its hash, may have moved on.
 """
 
 import hashlib
@@ -23,16 +23,48 @@ from server.certificate.document import (
     encode,
 )
 from server.certificate.keys import key_id, signer
-from server.deletion.privacy_account import FINDING
+from server.deletion.privacy_account import FINDING, result_of
+from server.federation.context import FederationContext
+from server.federation.state import ActiveDeletion, Move
 from server.ledger import Event, Ledger
+from server.report import write_report
 from server.report.report_data import ReportData
+from server.state_directory.files import REPORTS
 from unlearning.pseudonyms import commitment
-from unlearning.requests import hash_of_ids
+from unlearning.requests import Status, hash_of_ids
 from unlearning.runtime.durable_files import write_atomically
 from unlearning.runtime.json_codec import to_plain
 from unlearning.verification.measurement import Measurement
 
 _log = getLogger(__name__)
+
+
+def complete(context: FederationContext, deletion: ActiveDeletion, report: ReportData) -> Move:
+    """Write a request's report and certificate; return the move that completes it with both in its result."""
+    request_id = report.request.id
+    directory = context.state_dir / REPORTS / request_id
+    write_report(directory, report)
+    certificate = {
+        "certificate_sha256": write_certificate(
+            context.ledger, report, directory, context.settings.certificate_key
+        )
+    }
+    _log.info("The report of %s is in %s.", request_id, directory)
+    return Move(
+        request_id=request_id,
+        to=Status.COMPLETED,
+        detail=certificate,
+        result={
+            "report": str(Path(REPORTS) / request_id / "report.html"),
+            **certificate,
+            "model_hash_before": deletion.hash_before,
+            "model_hash_unlearned": deletion.hash_unlearned,
+            "model_hash_after": report.model_hash_after,
+            "recovery_rounds": deletion.recovery_rounds,
+            "cost": _cost_of(deletion),
+            **result_of(deletion),
+        },
+    )
 
 
 def write_certificate(ledger: Ledger, report: ReportData, directory: Path, certificate_key: str) -> str:
@@ -60,7 +92,7 @@ def write_certificate(ledger: Ledger, report: ReportData, directory: Path, certi
 
 def last_event(ledger: Ledger, request_id: str) -> Event:
     """Return the newest event of a request."""
-    *_, newest = ledger.all_events(request_id)  # a request begins with one
+    *_, newest = ledger.events.all(request_id)  # a request begins with one
     return newest
 
 
@@ -111,16 +143,16 @@ def _certificate(
 
 def _place(ledger: Ledger, event: Event) -> LedgerPlace:
     """Return where `event` and the newest event of all stand in the chain."""
-    sequence, digest = ledger.event_head()
+    sequence, digest = ledger.events.head()
     return LedgerPlace(
-        event=Position(sequence=event.sequence, hash=ledger.event_hash(event.sequence) or ""),
+        event=Position(sequence=event.sequence, hash=ledger.events.hash_of(event.sequence) or ""),
         head=Position(sequence=sequence, hash=digest),
     )
 
 
 def _commitment(ledger: Ledger, request_id: str) -> str | None:
     """Return what the certificate says of the request's sample ids; None where it names none."""
-    target = ledger.target_of(ledger.get(request_id))
+    target = ledger.requests.target_of(ledger.requests.get(request_id))
     if target.client_id is None or not target.sample_ids:
         return None
     assert ledger.keys is not None, "a ServerApp opens its ledger with keys"
@@ -133,6 +165,15 @@ def _privacy(report: ReportData) -> CertifiedPrivacy | None:
     if account is None:
         return None
     return CertifiedPrivacy(**{name: account[name] for name in CertifiedPrivacy.model_fields})
+
+
+def _cost_of(deletion: ActiveDeletion) -> dict[str, float]:
+    """Return what unlearning and recovery took together, for those who plan the next deletion."""
+    phases = (deletion.unlearning_cost, deletion.recovery_cost)
+    return {
+        "seconds": sum(cost.seconds for cost in phases),
+        "bytes": sum(cost.bytes_sent + cost.bytes_received for cost in phases),
+    }
 
 
 def _scores(measurement: Measurement | None) -> dict[str, object]:

@@ -10,8 +10,8 @@ from datetime import date, datetime
 from logging import getLogger
 from typing import Any
 
-from server.ledger import Allowance, Ledger, LedgerUnavailable, NewRequest, Quota, Refusal
-from server.requests.admission import SITE, admit
+from server.ledger import SITE, Allowance, Ledger, LedgerUnavailable, NewRequest, Quota, Refusal
+from server.requests.admission import admit
 from strategies.messages import Json
 from strategies.site_requests import SITE_REQUESTS
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, InvalidRequest
@@ -35,7 +35,7 @@ class SiteRequests:
     """What became of them.
 
     answers: by client and key, until the client has taken note that its request is accepted or refused.
-    progress: the same of accepted ones, up to their end; the newest `_TOLD` of a client are told with every message.
+    progress: the same of accepted ones, up to their end; the newest `_TOLD` of a client go with every message.
     """
 
     answers: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class SiteRequests:
         return {client: wrong for client, wrong in found.items() if wrong}
 
     def told(self) -> dict[str, dict[str, str]]:
-        """Return what each client is told with its next message."""
+        """Return what goes to each client with its next message."""
         clients = {*self.answers, *self.progress}
         return {
             client: {**self.answers.get(client, {}), **self.progress.get(client, {})}
@@ -87,10 +87,10 @@ class SiteRequests:
         listed = list(waiting)
         if self._open is None:  # once: what was filed before this process began
             self._open = set()
-            listed = ledger.list_requests()
+            listed = ledger.requests.select()
         now = {request.id: request for request in listed if request.submitted_role == SITE}
         for request_id in [known for known in self._open if known not in now]:
-            now[request_id] = ledger.get(request_id)
+            now[request_id] = ledger.requests.get(request_id)
         for request in now.values():
             client = request.target.client_id or ""
             key = request.idempotency_key.removeprefix(_filed_as(client, ""))

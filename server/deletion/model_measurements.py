@@ -1,68 +1,61 @@
 """Measurements of the model during a deletion: before it, unlearned, and after recovery rounds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from flwr.app import Message
 
+from server.deletion.open_deletion import OpenDeletion
 from server.federation.clients import Clients
 from server.federation.context import FederationContext
 from server.federation.gate import TEST_SET, retained_scores
 from server.federation.observing import ModelObservations, measuring_messages, read_all
 from server.federation.shadow_federations import ShadowFindings
 from server.federation.state import ActiveDeletion, FederationState
-from server.ledger import Ledger
 from strategies.exchange import Exchange
 from strategies.joint_exchange import JointMessages
-from unlearning.requests import NOTHING, Exclusions, Forget, Target
+from unlearning.requests import Exclusions
 from unlearning.verification.measurement import Measurement, Stage, measure
 from unlearning.verification.observations import Outputs, merge
 
 
-def measure_model(context: FederationContext, state: FederationState, stage: Stage) -> FederationState:
+def measure_model(opened: OpenDeletion, state: FederationState, stage: Stage) -> FederationState:
     """Return `state` with one more measurement of its model for each request of the deletion."""
-    forgets = forget_sets(context.ledger, state.active_deletion().targets)
-    done = context.clients.exchange(
-        measuring_messages(context.clients, state.parameters, state.round, forgets)
-    )
-    return _with_measurement(context, state, stage, forgets, done)
+    clients = opened.context.clients
+    done = clients.exchange(measuring_messages(clients, state.parameters, state.round, opened.forget_sets))
+    return _with_measurement(opened, state, stage, done)
 
 
 def measure_beside(
-    context: FederationContext, state: FederationState, stage: Stage | None, work: Mapping[str, Message]
+    opened: OpenDeletion, state: FederationState, stage: Stage | None, work: Mapping[str, Message]
 ) -> tuple[FederationState, Exchange | None]:
     """Exchange `work`, and with it the measurement of the state's model where it is due, at a `stage`.
 
     The exchange is None where the work starts from another model: then it waits, and only the measurement was done.
     """
-    clients = context.clients
+    clients = opened.context.clients
     if stage is None:
         return state, clients.exchange(work)
-    forgets = forget_sets(context.ledger, state.active_deletion().targets)
-    measurement = measuring_messages(clients, state.parameters, state.round, forgets)
+    measurement = measuring_messages(clients, state.parameters, state.round, opened.forget_sets)
     both = JointMessages(work=work, measurement=measurement)
     if not both.is_possible:
-        return measure_model(context, state, stage), None
+        return measure_model(opened, state, stage), None
     done, measured = clients.exchange_both(both)
-    return _with_measurement(context, state, stage, forgets, measured), done
+    return _with_measurement(opened, state, stage, measured), done
 
 
 def _with_measurement(
-    context: FederationContext,
-    state: FederationState,
-    stage: Stage,
-    forgets: Mapping[str, Forget],
-    done: Exchange,
+    opened: OpenDeletion, state: FederationState, stage: Stage, done: Exchange
 ) -> FederationState:
     """Return `state` with the measurement of its model that clients answered in the exchange `done`."""
-    deletion = state.active_deletion()
-    observed = read_all(context.clients, context.test_set, state.parameters, forgets, done)
+    context, deletion = opened.context, state.active_deletion()
+    observed = read_all(context.clients, context.test_set, state.parameters, opened.forget_sets, done)
     if stage == "before":
-        found = context.shadows.ask(state.round, state.training_rounds, forgets)
+        found = context.shadows.ask(state.round, state.training_rounds, opened.forget_sets)
         deletion = _with_shadows(replace(deletion, outputs_before=_outputs(observed)), found, context.clients)
-    measurements = _measure_each(context, deletion, observed, stage, state.round)
+    measurements = _measure_each(opened, deletion, observed, stage, state.round)
     deletion = replace(
         deletion,
         measurements=measurements,
@@ -81,11 +74,7 @@ def _with_measurement(
 
 
 def _measure_each(
-    context: FederationContext,
-    deletion: ActiveDeletion,
-    observed: ModelObservations,
-    stage: Stage,
-    number: int,
+    opened: OpenDeletion, deletion: ActiveDeletion, observed: ModelObservations, stage: Stage, number: int
 ) -> dict[str, tuple[Measurement, ...]]:
     """Return the measurements of each request so far, with one of round `number` more."""
     of_model = partial(
@@ -94,21 +83,20 @@ def _measure_each(
         round=number,
         test=observed.test,
         retained=observed.retained,
-        seed=context.settings.seed,
+        seed=opened.context.settings.seed,
         outputs_before=deletion.outputs_before if stage != "before" else None,
         shadow_fits=deletion.shadow_fits,
-        learns_change=context.settings.mia_u_classifiers,
+        learns_change=opened.context.settings.mia_u_classifiers,
     )
     found = {}
     for request_id, target in zip(deletion.request_ids, deletion.targets, strict=True):
-        clients = sorted(forget_sets(context.ledger, [target]))
-        newest = of_model(**_forgotten_by(clients, observed, deletion.shadow_notes))
+        newest = of_model(**_forgotten_by(opened.concerned(target), observed, deletion.shadow_notes))
         found[request_id] = (*deletion.measurements.get(request_id, ()), newest)
     return found
 
 
 def _forgotten_by(
-    clients: Sequence[str], observed: ModelObservations, shadow_notes: Mapping[str, str]
+    clients: list[str], observed: ModelObservations, shadow_notes: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return what a measurement says of these clients' forgotten examples, and what is missing of it."""
     mine = [observed.forgotten[client] for client in clients if client in observed.forgotten]
@@ -167,17 +155,6 @@ def score_on_test(context: FederationContext, deletion: ActiveDeletion) -> float
 def classes_left_out(context: FederationContext, exclusions: Exclusions) -> frozenset[int]:
     """Return the classes that the test score leaves out: the forgotten ones, where the server has the test examples."""
     return exclusions.classes if context.test_set.examples is not None else frozenset()
-
-
-def forget_sets(ledger: Ledger, targets: Sequence[Target]) -> dict[str, Forget]:
-    """Return what each client counts as forgotten in these deletions; a class concerns every client that is left."""
-    gone = ledger.forgotten_clients()
-    everyone = [record.client_id for record in ledger.clients() if record.client_id not in gone]
-    forgets: dict[str, Forget] = {}
-    for target in targets:
-        for client in [target.client_id] if target.client_id is not None else everyone:
-            forgets[client] = forgets.get(client, NOTHING) | target.forget
-    return forgets
 
 
 def first_measurements(deletion: ActiveDeletion) -> tuple[Measurement, ...]:

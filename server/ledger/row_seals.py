@@ -4,17 +4,18 @@
     exclusions                   `request_sha256`
     request_texts                the event with which a text came names it, and that with which it was erased (texts.py)
     rounds, refusals             an event `sealed` for each write: from which row to which, and their hash
-    fence, federation_facts      an event `sealed` for each write: the hash of all that stands there now
+    fence, federation_facts      an event `sealed` for each write: the hash of all that is there now
 
-So whoever changes a row past this program must also write the events anew from there on, and then no head that was
+So a change of a row past this program needs all later events to be rewritten too, and then no head that was
 kept elsewhere (in a certificate, in a file) fits any more. check.py compares all this.
 
-The forms that are hashed are fixed for good: the hashes in old events depend on them.
+The forms that are hashed are fixed: the hashes in old events depend on them. All columns of a row are hashed, so a
+migration that adds a column must seal the rows of its table again.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -28,24 +29,10 @@ REQUEST_SHA256 = "request_sha256"
 ACTOR = "ledger"
 """Who is said to have done what the ledger does by itself."""
 
-COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "requests": (
-        *("number", "idempotency_key", "target_key", "target", "client_id", "method", "parameters"),
-        *("submitted_by", "submitted_role", "status", "reason", "retryable", "attempts"),
-        *("created_at", "updated_at", "result", "num_samples"),
-        *("received_on", "due_on", "extended_days", "ground", "is_held"),
-    ),
-    "rounds": ("sequence", "round", "kind", "request_ids", "metrics", "at"),
-    "refusals": ("sequence", "at", "caller", "role", "call", "reason", "detail"),
-    "fence": ("id", "token", "holder", "acquired_at"),
-    "federation_facts": ("key", "value", "at"),
-}
-"""What of a row is hashed. A migration that adds a column must seal the rows that it adds it to anew."""
-
 
 def row_hash(table: sa.Table, row: sa.Row[Any], **more: Any) -> str:
     """Compute SHA-256 of a row by its columns' names, as canonical JSON (sorted keys, no blanks, ASCII, UTC)."""
-    values = {name: row._mapping[name] for name in COLUMNS[table.name]} | more
+    values = {column.name: row._mapping[column.name] for column in table.c} | more
     plain = {name: _plain(value) for name, value in values.items()}
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from server.deletion.queue import to_claim
+from server.requests.planning import past_deletions
 from tests.acceptance.test_live_deletion import sample_ids
 from tests.federation import SMALL, client
 from unlearning.requests import Granularity, Status, Target
@@ -53,6 +54,7 @@ def test_what_was_forgotten_while_a_request_waited_is_answered_by_that_deletion(
             0,
         )
     assert set(unlearned(one)) == {(whole.id,)}
+    assert [past.deletions for past in past_deletions(one.ledger).values()] == [1]
 
 
 def test_a_deletion_waits_for_others_until_there_are_enough_or_the_first_has_waited_long_enough(federation):

@@ -41,16 +41,16 @@ from server.federation.shadow_store import ShadowStore
 from server.federation.state import FederationState
 from server.ledger import Ledger
 from server.operations.logs import log_to_flower
-from server.operations.restore_steps import refuse_half_restored
 from server.state_directory.files import (
     CHECKPOINTS,
     KEPT,
+    NOISE_SECRET,
     SETTINGS_FILE,
     erase_unfinished,
     private_state,
+    refuse_half_restored,
 )
 from server.state_directory.ledger_address import ledger_of_run
-from server.state_directory.noise_secret import make_noise_secret
 from server.state_directory.subject_key import subject_keys
 from strategies import built_in
 from strategies.fedavg import FedAvg
@@ -60,6 +60,7 @@ from strategies.sessions.endpoint import Endpoint
 from strategies.sessions.session_grid import SessionGrid
 from strategies.settings.run_config import RunSettings
 from strategies.settings.task_source import LoadTest, MakeTask, TaskSource
+from unlearning.certified import noise_secret
 from unlearning.errors import AppError, ConfigurationError, Fenced
 from unlearning.methods.costs import training_flops
 from unlearning.methods.eligibility import FederationProfile
@@ -231,7 +232,9 @@ def _prepare_directory(run: AppRun, run_id: int) -> Path:
     state_dir = state_directory(run.settings, run_id)
     refuse_half_restored(state_dir)
     private_state(state_dir)
-    make_noise_secret(state_dir)
+    noise_secret(
+        state_dir / NOISE_SECRET
+    )  # made before there is anything to copy, so every copy has the same one
     return state_dir
 
 

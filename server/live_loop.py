@@ -230,11 +230,16 @@ class LiveLoop:
     def _claim(self, state: FederationState) -> list[DeletionRequest]:
         context = self._context
         moves, notes = queue.to_claim(
-            context.ledger, context.settings, set(context.clients.online()), self._noted
+            context.ledger,
+            context.settings,
+            set(context.clients.online()),
+            self._noted,
+            now=context.writer.now(),
         )
         if not (moves or notes):
             return []
-        return self.commit(Step(state=state, moves=tuple(moves), notes=tuple(notes), overtakable=True))
+        step = Step(state=state, moves=tuple(moves), notes=tuple(notes), overtakable=True)
+        return [request for request in self.commit(step) if request.status is Status.UNLEARNING]
 
     def _file_scripted(self, training_rounds: int) -> None:
         context = self._context

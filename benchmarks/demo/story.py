@@ -24,9 +24,9 @@ from server.certificate.file_checks import check_report, check_signature
 from server.certificate.keys import PUBLIC_KEY, load_public_key, make_key_pair
 from server.certificate.ledger_check import LedgerView, check_ledger, open_ledger
 from server.ledger import Event, Ledger, RoundRecord
+from server.operations.flower_control import FLEET_SPEAKS_HTTP
+from server.operations.starting import write_app
 from server.operations.superlink_residue import erase_residue
-from server.processes.app_directory import write_app
-from server.processes.layout import FLEET_SPEAKS_HTTP
 from server.service.client import DeletionClient
 from server.service.narrator import GOING_ON, Narrator
 from server.state_directory.files import REPORTS

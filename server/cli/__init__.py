@@ -28,7 +28,7 @@ from server.cli import (
     verification,
 )
 from server.cli.connection import DEFAULT_SERVER, READ_THE_FILE, Connection, use_federation_file
-from server.operations.federation_file import VARIABLE as FILE_VARIABLE
+from server.operations.federation_toml import VARIABLE as FILE_VARIABLE
 from server.service.calls import VERBS
 from server.service.tls import TlsFiles
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, RequestError

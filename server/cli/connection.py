@@ -16,7 +16,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 from typer.core import TyperGroup
 
-from server.operations.federation_file import (
+from server.operations.federation_toml import (
     DEFAULT_PLACE,
     FederationFile,
     read_federation_file,

@@ -14,7 +14,7 @@ from server.cli.connection import DEFAULT_SERVER, LedgerUrl, connection_of, opti
 from server.operations.logs import log_to_stderr
 from server.service.limits import Limits
 from server.service.tls import TlsFiles
-from server.state_directory.files import REPORTS, private_state
+from server.state_directory.files import REPORTS, private_state, refuse_half_restored
 from server.state_directory.ledger_address import asked_ledger
 from unlearning.errors import ConfigurationError
 from unlearning.runtime.gc_tuning import nothing_collected
@@ -69,8 +69,7 @@ def serve(
         from server.certificate.timestamp import TimestampAuthority
         from server.certificate.timestamp_worker import TimestampWorker
         from server.ledger import Ledger
-        from server.operations.metrics_http import serve_metrics
-        from server.operations.restore_steps import refuse_half_restored
+        from server.operations.metrics import serve_metrics
         from server.service.grpc_server import MAX_CONNECTIONS, RESERVED_FILES
         from server.service.grpc_server import serve as start
         from server.service.http_server import HttpOptions, serve_http

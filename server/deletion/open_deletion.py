@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from server.federation.context import FederationContext
 from server.federation.earlier_settings import schedule_of
 from server.federation.state import ActiveDeletion, FederationState
 from server.ledger import Ledger
-from server.state_directory.noise_secret import noise_key
+from server.state_directory.files import NOISE_SECRET
 from strategies.unlearning_strategy import UnlearningStrategy
+from unlearning.certified import derived_key, noise_secret
 from unlearning.methods.method import Method, MethodParameters
 from unlearning.methods.preparation import Prepared
 from unlearning.methods.registry import method_named, validated_parameters
@@ -63,7 +65,7 @@ class OpenDeletion:
             rounds_trained=state.training_rounds,
             schedule=schedule_of(context.settings, state.settings),
             kept=context.preparations.store_for(deletion, state.generation_of(deletion.method)),
-            noise_key=noise_key(context.state_dir, deletion.request_ids) if draws_noise else None,
+            noise_key=_noise_key(context.state_dir, deletion.request_ids) if draws_noise else None,
         )
 
 
@@ -76,3 +78,12 @@ def forget_sets(ledger: Ledger, targets: Sequence[Target]) -> dict[str, Forget]:
         for client in [target.client_id] if target.client_id is not None else everyone:
             forgets[client] = forgets.get(client, NOTHING) | target.forget
     return forgets
+
+
+def _noise_key(state_dir: Path, request_ids: Sequence[str]) -> bytes:
+    """Return what the noise of a deletion of these requests is derived from.
+
+    Raises:
+        ConfigurationError: the secret cannot be used.
+    """
+    return derived_key(noise_secret(state_dir / NOISE_SECRET), "requests", *sorted(request_ids))

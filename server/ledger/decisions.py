@@ -67,7 +67,6 @@ class Decisions:
 
         Raises:
             IllegalMove: it has not failed, or trying again cannot help.
-            ConflictingRequest: another request for the same target is open.
         """
         with self._deciding(request_id) as (connection, request):
             if request.status is not Status.FAILED:
@@ -82,7 +81,6 @@ class Decisions:
                     code="not-retryable",
                 )
             statements.refuse_if_held(request)
-            statements.refuse_if_open(connection, request.target.key)
             detail: dict[str, Any] = {}
             if accept_score_loss:
                 text = f"{by} accepts that the model loses up to {accept_score_loss:g} points of score"

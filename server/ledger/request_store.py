@@ -54,7 +54,7 @@ class Requests:
         """Write a new request down, or return the one that its submitter has already filed under its key.
 
         Raises:
-            ConflictingRequest: the submitter's key made another request, or one for this target is open.
+            ConflictingRequest: the submitter's key made another request.
             LimitExceeded: the submitter has too many open requests, or is over its quota.
             InvalidRequest: the days that were given cannot be.
         """
@@ -68,7 +68,6 @@ class Requests:
             if known is not None:
                 _refuse_another(connection, known, new, listed)
                 return known
-            statements.refuse_if_open(connection, new.target.key)
             _refuse_if_over(connection, new, allowance, now)
             row = insert_row(connection, new, days, now, listed)
             written = {kind: getattr(new.particulars, kind) for kind in texts.OF_FILERS}
@@ -226,7 +225,6 @@ def insert_row(
         new.target,
         new.particulars,
         target=as_json({name: getattr(new.target, name) for name in TARGET_FIELDS}),
-        target_key=new.target.key,
         status=str(Status.RECEIVED),
         created_at=now,
         updated_at=now,

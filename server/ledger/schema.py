@@ -10,8 +10,6 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
-from unlearning.requests import OPEN_STATUSES
-
 
 class UtcDateTime(sa.TypeDecorator[datetime]):
     """A timezone-aware time, stored as UTC; SQLite, which knows no time zones, stores it without."""
@@ -49,7 +47,6 @@ requests = sa.Table(
     metadata,
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
     sa.Column("idempotency_key", sa.String(200), nullable=False),
-    sa.Column("target_key", sa.String(250), nullable=False),
     sa.Column("target", sa.JSON, nullable=False),
     sa.Column("client_id", sa.String(200), nullable=True, index=True),
     sa.Column("method", sa.String(100), nullable=False),
@@ -72,15 +69,6 @@ requests = sa.Table(
     sa.Column("ground", sa.String(1), nullable=True),  # a letter of Art. 17(1)
     sa.Column("is_held", sa.Boolean, nullable=False, default=False),
     sqlite_autoincrement=True,  # the number of a request is never given again
-)
-
-_IS_OPEN = requests.c.status.in_(sorted(str(status) for status in OPEN_STATUSES))
-sa.Index(
-    "one_open_request_per_target",
-    requests.c.target_key,
-    unique=True,
-    sqlite_where=_IS_OPEN,
-    postgresql_where=_IS_OPEN,
 )
 
 # A key belongs to its submitter. NULL never equals NULL in a unique index.

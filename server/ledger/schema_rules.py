@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import sqlalchemy as sa
 
 from server.ledger import schema
-from unlearning.requests import LEGAL_MOVES, OPEN_STATUSES, Status
+from unlearning.requests import LEGAL_MOVES, Status
 
-OPEN = ", ".join(f"'{status}'" for status in sorted(OPEN_STATUSES))
 WITHOUT_DELETION = ", ".join(f"'{status}'" for status in (Status.CANCELLED, Status.FAILED, Status.REFUSED))
 APPEND_ONLY = {
     "events": "sequence = NEW.sequence OR previous_hash = NEW.previous_hash",
@@ -21,7 +20,7 @@ APPEND_ONLY = {
 }
 """The tables whose rows never change, each with the condition that a row is there already."""
 IMMUTABLE = (
-    *("number", "idempotency_key", "target_key", "client_id", "method", "submitted_by", "submitted_role"),
+    *("number", "idempotency_key", "client_id", "method", "submitted_by", "submitted_role"),
     *("created_at", "num_samples", "received_on"),
 )
 IMMUTABLE_JSON = ("target", "parameters")
@@ -103,17 +102,9 @@ def _sqlite_rules_of_requests() -> Iterator[str]:
         _is_there(
             "requests",
             "number = NEW.number OR (idempotency_key = NEW.idempotency_key AND submitted_by = NEW.submitted_by "
-            "AND submitted_role IS NEW.submitted_role) "
-            f"OR (target_key = NEW.target_key AND status IN ({OPEN}))",
+            "AND submitted_role IS NEW.submitted_role)",
         ),
-        "this request exists, or one for the same target is open",
-    )
-    another = f"target_key = NEW.target_key AND number <> NEW.number AND status IN ({OPEN})"
-    yield _refuse(
-        "requests_no_update_or_replace",
-        "UPDATE ON requests",
-        f"NEW.status IN ({OPEN}) AND {_is_there('requests', another)}",
-        "a request for the same target is open",
+        "this request exists",
     )
     yield _refuse("requests_no_delete", "DELETE ON requests", "", "requests are never deleted")
     yield _refuse(

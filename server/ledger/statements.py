@@ -9,10 +9,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from server.ledger import chain, row_seals, schema, texts
-from server.ledger.records import MOVED, no_such_request, request_id, request_number, target_of
-from unlearning.errors import ConflictingRequest, IllegalMove
+from server.ledger.records import MOVED, no_such_request, request_number
+from unlearning.errors import IllegalMove
 from unlearning.pseudonyms import SubjectKeys
-from unlearning.requests import OPEN_STATUSES, DeletionRequest, Granularity, Status, Target, hash_of_text
+from unlearning.requests import DeletionRequest, Granularity, Status, Target, hash_of_text
 
 _requests, _samples = schema.requests, schema.request_samples
 
@@ -33,28 +33,6 @@ def get(connection: sa.Connection, identifier: str) -> DeletionRequest:
 def request_in(connection: sa.Connection, row: sa.Row[Any]) -> DeletionRequest:
     """Return the request of a row of `requests`, with its texts."""
     return texts.requests_of(connection, [row])[0]
-
-
-def refuse_if_open(connection: sa.Connection, target_key: str) -> None:
-    """Refuse a second open request for one target; a unique index of the database says the same.
-
-    Raises:
-        ConflictingRequest: there is one.
-    """
-    row = connection.execute(
-        sa.select(_requests).where(
-            _requests.c.target_key == target_key,
-            _requests.c.status.in_([str(status) for status in OPEN_STATUSES]),
-        )
-    ).one_or_none()
-    if row is not None:
-        state = f"{row.status} and held" if row.is_held else row.status
-        raise ConflictingRequest(
-            f"Request {request_id(row.number)} ({target_of(row).describe()}) is {state} and concerns the "
-            "same target. Wait until it has ended, or cancel it.",
-            code="target-open",
-            request=request_id(row.number),
-        )
 
 
 def refuse_if_held(request: DeletionRequest) -> None:

@@ -16,7 +16,7 @@ from server.ledger import row_seals, schema
 from server.ledger.database import Database, all_pages
 from server.ledger.decisions import Decisions
 from server.ledger.event_store import Events
-from server.ledger.records import ClientRecord, Refusal, RoundRecord, as_json, round_of, target_of
+from server.ledger.records import ClientRecord, Refusal, RoundRecord, as_json, request_id, round_of, target_of
 from server.ledger.request_store import Requests
 from server.ledger.statements import key_target, load_target
 from server.ledger.writer import LedgerWriter
@@ -136,23 +136,34 @@ class Ledger:
             rows = connection.execute(sa.select(table.c.key, table.c.value).order_by(table.c.key))
             return {row.key: row.value for row in rows}
 
-    def exclusions(self, *, concerning: Target | None = None) -> Exclusions:
-        """Return all that is forgotten permanently, with all sample ids; or of it, what can concern one target."""
+    def exclusions(self) -> Exclusions:
+        """Return all that is forgotten permanently, with all sample ids."""
+        return Exclusions().including(target for _, target in self._forgotten())
+
+    def answers(self, target: Target) -> tuple[str, ...]:
+        """Return the requests whose deletions forgot all of the target; empty where some of it is left."""
+        known, found = Exclusions(), []
+        # A ledger may hold thousands; a class concerns every client.
+        concerns = sa.or_(_requests.c.client_id == target.client_id, _requests.c.client_id.is_(None))
+        for number, forgotten in self._forgotten(concerns):
+            if Exclusions().including([forgotten]).overlap(target):
+                found.append(request_id(number))
+                known = known.including([forgotten])
+            if known.cover(target):
+                return tuple(found)
+        return ()
+
+    def _forgotten(self, *conditions: sa.ColumnElement[bool]) -> Iterator[tuple[int, Target]]:
+        """Yield the numbers and targets of the requests whose data is excluded, in their order."""
         query = (
             sa.select(_requests)
             .join(schema.exclusions, schema.exclusions.c.request_number == _requests.c.number)
+            .where(*conditions)
             .order_by(_requests.c.number)
         )
-        if concerning is not None:  # a ledger may hold thousands; a class concerns everybody
-            query = query.where(
-                sa.or_(_requests.c.client_id == concerning.client_id, _requests.c.client_id.is_(None))
-            )
         with self.database.reading() as connection:
-            targets = [
-                load_target(connection, row.number, target_of(row), self.keys)
-                for row in connection.execute(query).all()
-            ]
-        return Exclusions().including(targets)
+            for row in connection.execute(query).all():
+                yield row.number, load_target(connection, row.number, target_of(row), self.keys)
 
     def forgotten_clients(self) -> frozenset[str]:
         """Return the clients that were forgotten whole."""

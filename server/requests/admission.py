@@ -13,14 +13,14 @@ from uuid import uuid4
 
 from server.ledger import FEDERATION, UNBOUNDED, Allowance, Ledger, NewRequest
 from server.requests.privacy_budget import check_budget
-from unlearning.errors import AlreadyForgotten, InvalidRequest, UnknownClient
+from unlearning.errors import InvalidRequest, UnknownClient
 from unlearning.methods.eligibility import FederationProfile, check_eligible
 from unlearning.methods.method import Method
 from unlearning.methods.preparation import Prepared
 from unlearning.methods.registry import check_supports, method_named, preparations, validated_parameters
 from unlearning.methods.safe_range import beyond_safe_range
 from unlearning.pseudonyms import PREFIX, is_keyed, names_of
-from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Exclusions, Granularity, Target
+from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Target
 from unlearning.runtime.json_codec import from_plain
 
 # How many ids an error message lists; a federation may have thousands of clients.
@@ -46,8 +46,7 @@ def admit(
         UnknownMethod: there is no such method.
         UnsupportedRequest: the method does not work at this granularity, or not in this federation.
         UnknownClient: the federation has no such client.
-        AlreadyForgotten: nothing is left of the target.
-        ConflictingRequest: a request for the same target is open, or the submitter's key made another one.
+        ConflictingRequest: the submitter's key made another request.
         LimitExceeded: the submitter has too many open requests, or is over its quota.
         LedgerUnavailable: the ledger cannot be written.
     """
@@ -57,27 +56,27 @@ def admit(
     _check_ids(new.target)
     target = ledger.key_target(new.target)
     method, complete = _resolve(target, new.method, new.parameters, by_operator=by_operator)
-    # A request sent twice gets its first answer, also when its client has been forgotten since.
+    # A request sent twice gets its first answer. What is forgotten already is answered by the deletion that forgot it.
     if ledger.requests.find(new.idempotency_key, new.submitted_by, new.submitted_role) is None:
-        _check_target(ledger, target)
-        _check_eligible(ledger, target, method, complete)
+        _check_client(ledger, target)
+        if not ledger.answers(target):
+            _check_eligible(ledger, target, method, complete)
     return ledger.requests.submit(
         replace(new, target=target, parameters=complete), now=now, allowance=allowance
     )
 
 
 def check_admissible(ledger: Ledger, target: Target, *, method: str, parameters: Mapping[str, Any]) -> None:
-    """Refuse what `admit` would refuse, but for open requests and idempotency keys.
+    """Refuse what `admit` would refuse, but for idempotency keys.
 
     Raises:
         InvalidRequest: a parameter is malformed.
         UnknownMethod: there is no such method.
         UnsupportedRequest: the method does not work at this granularity, or not in this federation.
         UnknownClient: the federation has no such client.
-        AlreadyForgotten: nothing is left of the target.
     """
     found, complete = _resolve(target, method, parameters, by_operator=True)  # its filer was checked then
-    _check_target(ledger, target)
+    _check_client(ledger, target)
     _check_eligible(ledger, target, found, complete)
 
 
@@ -107,7 +106,7 @@ def _check_ids(target: Target) -> None:
         )
 
 
-def _check_target(ledger: Ledger, target: Target) -> None:
+def _check_client(ledger: Ledger, target: Target) -> None:
     if target.client_id is not None and not ledger.has_client(target.client_id):
         known = [client.client_id for client in ledger.clients()]
         if not known:
@@ -119,7 +118,6 @@ def _check_target(ledger: Ledger, target: Target) -> None:
         raise UnknownClient(
             f"There is no client {target.client_id!r}. Known: {_some(known, ', ')}.", code="no-such-client"
         )
-    _refuse_if_forgotten(ledger.exclusions(concerning=target), target)
 
 
 def _check_eligible(ledger: Ledger, target: Target, method: Method, parameters: Mapping[str, Any]) -> None:
@@ -146,20 +144,6 @@ def federation_of(ledger: Ledger) -> FederationProfile | None:
     """Return what the ServerApp has written down of its federation; None before its first start."""
     known = ledger.facts().get(FEDERATION)
     return None if known is None else from_plain(FederationProfile, known)
-
-
-def _refuse_if_forgotten(forgotten: Exclusions, target: Target) -> None:
-    if target.client_id is not None and forgotten.is_forgotten(target.client_id):
-        raise AlreadyForgotten(f"Client {target.client_id} is already forgotten; nothing is left to do.")
-    if target.granularity is Granularity.SAMPLE:
-        assert target.client_id is not None
-        if target.sample_ids <= forgotten.of(target.client_id).sample_ids:
-            raise AlreadyForgotten(
-                f"All {len(target.sample_ids):,} named sample(s) of client {target.client_id} are already "
-                "forgotten; nothing is left to do."
-            )
-    if target.granularity is Granularity.CLASS and target.class_label in forgotten.classes:
-        raise AlreadyForgotten(f"Class {target.class_label} is already forgotten; nothing is left to do.")
 
 
 def _check_text(what: str, text: str) -> None:

@@ -30,7 +30,7 @@ _REFUSALS = {
     "403": "The token's role may not do this.",
     "404": "There is no such request, client or method.",
     "408": "The body did not come in time.",
-    "409": "Another request is open, or the request's state does not allow this; the message says which.",
+    "409": "The id belongs to another request, or the request's state does not allow this; the message says which.",
     "413": "The body is too large.",
     "429": "Too many calls, or too many requests a day; the message says when to try again.",
     "503": "The ledger cannot be reached. Try again.",

@@ -179,7 +179,7 @@ def test_other_samples_than_the_certified_ones_are_refused(case: Case) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        "client_id = '0', target_key = 'client/0'",
+        "client_id = '0'",
         "method = 'puf-regular'",
         "parameters = '{\"unlearning_rate\": 1.0}'",
         "submitted_by = 'somebody else'",

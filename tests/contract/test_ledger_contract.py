@@ -69,15 +69,15 @@ def test_a_key_cannot_be_used_for_another_request(ledger: Ledger) -> None:
         submit(ledger, parameters={"rate": 3.0})
 
 
-def test_a_target_has_one_open_request(ledger: Ledger) -> None:
-    """Whatever of a client is to be forgotten; it stands in nobody else's way, and once it is over in nobody's."""
-    first = submit(ledger)
-    with raises(ConflictingRequest, "target-open", request="r-000001"):
-        submit(ledger, Target(Granularity.SAMPLE, "3", frozenset({"1"})), key="other")
-    other = submit(ledger, Target(Granularity.CLASS, class_label=3), key="other")
-    assert [item.id for item in ledger.requests.select()] == [first.id, other.id]
-    ledger.decisions.cancel(first.id, by="ada", now=LATER)
-    assert submit(ledger, key="again").status is Status.RECEIVED
+def test_open_requests_for_one_target_are_all_accepted(ledger: Ledger) -> None:
+    """A client, its samples and a class: each gets its number, its day and its deadline; none waits for another one."""
+    client_3 = Target(Granularity.CLIENT, "3")
+    targets = [client_3, Target(Granularity.SAMPLE, "3", frozenset({"1"})), client_3]
+    filed = [submit(ledger, target, key=str(number)) for number, target in enumerate(targets)]
+    assert [item.id for item in filed] == ["r-000001", "r-000002", "r-000003"]
+    assert {item.due_on for item in filed} == {filed[0].due_on}
+    ledger.decisions.hold(filed[0].id, by="ada", now=LATER, reason="a court keeps the data")
+    assert [item.is_held for item in ledger.requests.select()] == [True, False, False]
 
 
 def test_requests_can_be_listed_by_status_and_client(ledger: Ledger, token: int) -> None:
@@ -144,8 +144,28 @@ def test_exclusions_add_up(ledger: Ledger, token: int) -> None:
     advance(ledger, again.id, Status.COMPLETED, token)
     of_3, of_4 = Forget(sample_ids=frozenset({"a", "b"})), Forget(everything=True)
     assert ledger.exclusions() == Exclusions({"3": of_3, "4": of_4}, frozenset({7}))
-    assert ledger.exclusions(concerning=CLIENT_4) == Exclusions({"4": of_4}, frozenset({7}))
-    assert ledger.exclusions(concerning=targets[1]) == Exclusions({}, frozenset({7}))
+
+
+def test_the_requests_that_forgot_a_target_answer_it(ledger: Ledger, token: int) -> None:
+    """Those that forgot a part of it, once nothing of it is left; a client that is forgotten covers its samples."""
+
+    def samples(*ids: str) -> Target:
+        return Target(Granularity.SAMPLE, "3", frozenset(ids))
+
+    class_7 = Target(Granularity.CLASS, class_label=7)
+    for number, target in enumerate([samples("a"), class_7, samples("b", "c"), CLIENT_4]):
+        advance(ledger, submit(ledger, target, key=str(number)).id, Status.COMPLETED, token)
+    answers = [
+        (samples("a"), ("r-000001",)),
+        (samples("a", "c"), ("r-000001", "r-000003")),
+        (samples("a", "d"), ()),
+        (class_7, ("r-000002",)),
+        (Target(Granularity.CLASS, class_label=8), ()),
+        (Target(Granularity.CLIENT, "3"), ()),
+        (CLIENT_4, ("r-000004",)),
+        (Target(Granularity.SAMPLE, "4", frozenset({"a"})), ("r-000004",)),
+    ]
+    assert [ledger.answers(target) for target, _ in answers] == [expected for _, expected in answers]
 
 
 def test_an_attempt_counts_from_its_beginning(ledger: Ledger, token: int) -> None:
@@ -234,12 +254,11 @@ def test_a_failure_for_good_is_not_retried(ledger: Ledger, token: int) -> None:
         ledger.decisions.retry(request.id, by="ada", now=LATER)
 
 
-def test_a_retry_waits_for_the_open_request_of_its_target(ledger: Ledger, token: int) -> None:
-    """A retry may not make a second open request for one target."""
+def test_a_retry_waits_for_no_other_request_of_its_target(ledger: Ledger, token: int) -> None:
+    """Both are in the queue."""
     failed = advance(ledger, submit(ledger).id, Status.FAILED, token, retryable=True)
     submit(ledger, key="other")
-    with raises(ConflictingRequest, "target-open", request="r-000002"):
-        ledger.decisions.retry(failed.id, by="ada", now=LATER)
+    assert ledger.decisions.retry(failed.id, by="ada", now=LATER).status is Status.SCHEDULED
 
 
 # Events, clients, rounds
@@ -341,22 +360,14 @@ def test_the_past_cannot_be_rewritten(ledger: Ledger, token: int, sql: sa.Engine
     assert (ledger.requests.select(), ledger.events.page(), ledger.exclusions(), ledger.refusals()) == before
 
 
-@pytest.mark.parametrize(
-    ("target_key", "status"), [("client/3", "received"), ("client/9", "completed"), ("client/9", "scheduled")]
-)
-def test_an_insert_past_the_ledger_obeys_the_rules(
-    ledger: Ledger, sql: sa.Engine, target_key: str, status: str
-) -> None:
-    """A request starts as received, and a target has one open request, also for raw SQL."""
+def test_an_insert_past_the_ledger_obeys_the_rules(ledger: Ledger, sql: sa.Engine) -> None:
+    """A request starts as received, also for raw SQL."""
     submit(ledger)
     columns = (
-        "idempotency_key, target_key, target, method, parameters, submitted_by, status, reason, "
-        "retryable, attempts, created_at, updated_at, result"
+        "idempotency_key, target, method, parameters, submitted_by, status, reason, retryable, attempts, created_at, "
+        "updated_at, result"
     )
-    values = (
-        f"'k2', '{target_key}', '{{}}', 'puf', '{{}}', 'eve', '{status}', '', false, 0, "
-        "'2026-01-01 00:00:00', '2026-01-01 00:00:00', '{}'"
-    )
+    values = "'k2', '{}', 'puf', '{}', 'eve', 'completed', '', false, 0, '2026-01-01', '2026-01-01', '{}'"
     with pytest.raises(sa.exc.IntegrityError), sql.begin() as connection:
         connection.execute(sa.text(f"INSERT INTO requests ({columns}) VALUES ({values})"))
     assert len(ledger.requests.select()) == 1
@@ -368,7 +379,6 @@ FILE_MANY = """
 import sys
 from datetime import UTC, datetime
 from server.ledger import Ledger, NewRequest
-from unlearning.errors import ConflictingRequest
 from unlearning.requests import Granularity, Target
 
 ledger = Ledger.open(sys.argv[1])
@@ -376,14 +386,10 @@ print("ready", flush=True)
 sys.stdin.readline()
 for number in range(15):
     for client in (f"{sys.argv[2]}-{number}", str(number)):
-        target, key = Target(Granularity.CLIENT, client), f"{sys.argv[2]}/{client}"
-        new = NewRequest(target=target, method="puf", submitted_by="ada", idempotency_key=key)
-        try:
-            ledger.requests.submit(new, now=datetime.now(UTC))
-        except ConflictingRequest:
-            print("refused", flush=True)
-        else:
-            print("filed", flush=True)
+        new = NewRequest(
+            target=Target(Granularity.CLIENT, client), method="puf", submitted_by="ada", idempotency_key=client
+        )
+        print(ledger.requests.submit(new, now=datetime.now(UTC)).id, flush=True)
 """
 
 
@@ -409,10 +415,10 @@ def started(url: str, *names: str) -> list["subprocess.Popen[str]"]:
     return processes
 
 
-def test_of_two_processes_that_file_at_once_one_gets_each_target(url: str) -> None:
-    """Both create the ledger at once and race for 15 targets: each is filed once; no event is lost, none forks off."""
+def test_of_two_processes_that_file_under_one_key_at_once_one_makes_the_request(url: str) -> None:
+    """Both create the ledger at once and race for 15 keys: each makes one request; no event is lost, none forks off."""
     answers = "".join(process.communicate(timeout=120)[0] for process in started(url, "a", "b")).split()
-    assert (answers.count("filed"), answers.count("refused")) == (45, 15)
+    assert (len(answers), len(set(answers))) == (60, 45)
     ledger = Ledger.open(url)
     clients = {str(item.target.client_id) for item in ledger.requests.select()}
     assert clients == {f"{name}{number}" for name in ("", "a-", "b-") for number in range(15)}
@@ -428,7 +434,7 @@ def test_a_request_survives_kill_9_right_after_it_was_answered(url: str) -> None
     """What `submit` has returned is in the ledger, although the process never closed it."""
     (process,) = started(url, "a")
     assert process.stdout is not None
-    assert process.stdout.readline() == "filed\n"
+    assert process.stdout.readline() == "r-000001\n"
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
     ledger = Ledger.open(url)

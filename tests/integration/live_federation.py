@@ -10,10 +10,11 @@ from typing import Any
 
 from benchmarks.deployment import WORKER, LocalDeployment, supernode
 from server.ledger import Event, Ledger, RoundRecord
-from server.processes.app_directory import write_app
-from server.processes.flower_control import ConfigValue, flower_environment, program
+from server.operations.flower_control import ConfigValue, flower_environment
+from server.operations.starting import write_app
 from server.service.client import DeletionClient
 from server.service.tls import TlsFiles
+from strategies.installation import program
 from strategies.settings.run_config import RunSettings
 from tests.federation import InProcessFederation
 from tests.integration.deployments import FrugalDeployment
@@ -59,8 +60,7 @@ TRAIN, UNLEARN, WHOAMI = "train", "train.unlearn", "query.whoami"
 class LiveFederation:
     """The real app in its own processes, its deletion service, and a supervisor of its run.
 
-    `service` files requests, `ledger` tells what became of them, `deployment` kills and restarts. SuperNodes have short
-    waits, since a federation that waits takes processor time from the others; without `short_waits`, Flower's own.
+    `service` files requests, `ledger` tells what became of them, `deployment` kills and restarts.
     Rounds go over sessions; without, over Flower messages, where `num_messages` and `wait_for_message` see them.
     """
 
@@ -71,7 +71,6 @@ class LiveFederation:
         num_clients: int,
         with_sessions: bool = True,
         with_worker: bool = True,
-        short_waits: bool = True,
         node_config: Mapping[str, ConfigValue] | None = None,
         environment: Mapping[str, str] | None = None,
         **settings: ConfigValue,
@@ -87,7 +86,6 @@ class LiveFederation:
             with_deletion_service=True,
             with_sessions=with_sessions,
             with_worker=with_worker,
-            short_waits=short_waits and with_worker,
             node_config=node_config,
             environment=environment,
         )

@@ -13,7 +13,7 @@ from benchmarks.demo.simulation import LocalSimulation
 from benchmarks.demo.story import MAX_STARTS, RAY_GAVE_UP
 from benchmarks.deployment import LocalDeployment
 from server.ledger import Ledger
-from server.processes.flower_control import ConfigValue
+from server.operations.flower_control import ConfigValue
 from server.service.client import DeletionClient
 from unlearning.requests import Granularity, Target
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from server.ledger import Ledger
-from server.processes.flower_control import FLOWER_ENVIRONMENT, ConfigValue
+from server.operations.flower_control import FLOWER_ENVIRONMENT, ConfigValue
 from tests.federation import client
 from tests.integration.conftest import REPOSITORY
 from tests.integration.deployments import FrugalDeployment

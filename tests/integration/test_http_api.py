@@ -15,7 +15,8 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from server.certificate.keys import PUBLIC_KEY, SIGNING_KEY, make_key_pair
-from server.processes.flower_control import flower_environment, program
+from server.operations.flower_control import flower_environment
+from strategies.installation import program
 from tests.deletion_service import erasure, free_port
 from tests.integration.deletion_service.test_http_callbacks import Receiver
 from tests.integration.live_federation import WAIT_S, LiveFederation, live_federation

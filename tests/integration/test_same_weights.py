@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.local_layout import free_ports
+from benchmarks.process_group import kill_local_superlink
 from server.federation.checkpoints import CheckpointStore
 from server.federation.shadow_store import ShadowStore
 from server.ledger import Ledger
-from server.processes.flower_control import ConfigValue, config_argument, flower_environment, program
-from server.processes.layout import free_ports
-from server.processes.process_group import kill_local_superlink
+from server.operations.flower_control import ConfigValue, config_argument, flower_environment
 from server.state_directory.ledger_address import ledger_url
+from strategies.installation import program
 from tests.federation import InProcessFederation
 from tests.integration.conftest import REPOSITORY
 from tests.integration.deployments import FrugalDeployment

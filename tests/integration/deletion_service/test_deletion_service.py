@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import grpc
-import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from server.ledger import LEFT_OUT, Event, Ledger, RoundRecord
@@ -12,7 +11,6 @@ from server.service.grpc_server import RunningServer, serve
 from server.service.limits import Limits
 from tests.deletion_service import FORGETTING, NOW, LiveLoop, submit
 from tests.ledgers import live_at
-from unlearning.errors import AlreadyForgotten
 from unlearning.methods.registry import METHODS
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
@@ -86,15 +84,14 @@ def test_a_cancelled_request_is_cancelled_in_the_ledger(
     assert ledger.events.page(request.id)[-1].actor == "bob"
 
 
-def test_a_retry_is_refused_when_its_target_was_forgotten_meanwhile(
+def test_a_request_whose_target_was_forgotten_meanwhile_can_be_retried(
     client: DeletionClient, loop: LiveLoop
 ) -> None:
-    """Otherwise one client would be unlearned twice."""
+    """The live loop answers it with the deletion that forgot it."""
     failed = submit(client)
     loop.move(failed.id, Status.FAILED, retryable=True)
     loop.move(submit(client).id, *FORGETTING)
-    with pytest.raises(AlreadyForgotten):
-        client.change("retry", failed.id)
+    assert client.change("retry", failed.id).status is Status.SCHEDULED
 
 
 def test_the_service_says_that_it_is_healthy(service: RunningServer) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from server.ledger import Ledger
-from server.processes.flower_control import program
 from server.service.client import DeletionClient
 from server.service.grpc_server import RunningServer, serve
 from server.service.statuses import ServiceUnavailable
 from server.service.tls import TlsFiles
+from strategies.installation import program
 from tests.certificates import Authority
 from tests.deletion_service import LiveLoop, submit
 from tests.integration.deletion_service.conftest import Start

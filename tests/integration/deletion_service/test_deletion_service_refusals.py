@@ -20,7 +20,6 @@ from tests.deletion_service import ALL_OF_3, FORGETTING, SAMPLES_OF_3, LiveLoop,
 from tests.integration.deletion_service.conftest import Command
 from unlearning import errors
 from unlearning.errors import (
-    AlreadyForgotten,
     ConflictingRequest,
     IllegalMove,
     InvalidRequest,
@@ -35,22 +34,6 @@ from unlearning.methods.registry import METHODS
 from unlearning.requests import DeletionRequest, Granularity, Target
 
 # Refusals
-
-
-def _forgotten_client(client: DeletionClient, loop: LiveLoop) -> None:
-    loop.move(submit(client).id, *FORGETTING)
-    submit(client)
-
-
-def _forgotten_samples(client: DeletionClient, loop: LiveLoop) -> None:
-    target = Target(Granularity.SAMPLE, "3", frozenset({"1"}))
-    loop.move(submit(client, target).id, *FORGETTING)
-    submit(client, target)
-
-
-def _open_target(client: DeletionClient, loop: LiveLoop) -> None:
-    submit(client)
-    submit(client)
 
 
 def _key_of_another(client: DeletionClient, loop: LiveLoop) -> None:
@@ -74,9 +57,6 @@ def _report_too_early(client: DeletionClient, loop: LiveLoop) -> None:
         (lambda c, _: submit(c, Target(Granularity.CLIENT, "9")), UnknownClient),
         (lambda c, _: submit(c, method="magic"), UnknownMethod),
         (lambda c, _: submit(c, parameters={"speed": 1}), InvalidRequest),
-        (_forgotten_client, AlreadyForgotten),
-        (_forgotten_samples, AlreadyForgotten),
-        (_open_target, ConflictingRequest),
         (_key_of_another, ConflictingRequest),
         (_cancel_completed, IllegalMove),
         (lambda c, _: c.change("retry", submit(c).id), IllegalMove),

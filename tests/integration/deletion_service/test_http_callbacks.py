@@ -14,7 +14,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from server.ledger import Ledger, LimitExceeded
-from server.operations.backup import back_up, restore
+from server.operations.backup import back_up
+from server.operations.restore import restore
 from server.service.access import Caller
 from server.service.callback_urls import AllowedUrls
 from server.service.callbacks import GIVE_UP_AFTER, Callbacks

@@ -13,7 +13,7 @@ from server.ledger import Ledger
 from tests.ledgers import live_at, submit
 from unlearning.errors import Fenced, RequestError
 from unlearning.gdpr import Amendment
-from unlearning.requests import LEGAL_MOVES, OPEN_STATUSES, Exclusions, Granularity, Status, Target
+from unlearning.requests import LEGAL_MOVES, Exclusions, Granularity, Status, Target
 
 CLIENTS = ("1", "2")
 
@@ -118,11 +118,6 @@ class AnyoneDoesAnything(RuleBasedStateMachine):
             if event.to_status is Status.RECOVERING
         ]
         assert self._ledger.exclusions() == Exclusions().including(forgotten)
-
-    @invariant()
-    def a_target_has_at_most_one_open_request(self) -> None:
-        targets = [request.target.key for request in self._ledger.requests.select(statuses=OPEN_STATUSES)]
-        assert len(targets) == len(set(targets))
 
 
 AnyoneDoesAnything.TestCase.settings = settings(max_examples=15, stateful_step_count=30, deadline=None)

@@ -34,10 +34,8 @@ A_REQUEST = (
         f"INSERT OR REPLACE INTO events SELECT 99, request_number, {AN_EVENT} WHERE sequence = 1",
         "INSERT OR REPLACE INTO exclusions SELECT request_number, '2000-01-01' FROM exclusions",
         "REPLACE INTO legal_moves VALUES ('received', 'scheduled')",
-        f"REPLACE INTO requests SELECT number, idempotency_key, target_key, {A_REQUEST}",
-        f"REPLACE INTO requests SELECT 99, idempotency_key, 'client/x', {A_REQUEST}",
-        f"REPLACE INTO requests SELECT 99, 'new key', target_key, {A_REQUEST}",
-        "UPDATE OR REPLACE requests SET status = 'scheduled' WHERE number = 1",
+        f"REPLACE INTO requests SELECT number, 'new key', {A_REQUEST}",
+        f"REPLACE INTO requests SELECT 99, idempotency_key, {A_REQUEST}",
     ],
 )
 def test_or_replace_removes_nothing(ledger: Ledger, statement: str) -> None:

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from server.deletion.queue import to_schedule
 from server.ledger import ClientRecord, Ledger, NewRequest
-from server.requests.admission import admit, check_admissible
+from server.requests.admission import admit
 from tests.ledgers import CLIENT_3, CLIENT_4, NOW, advance, live_at
 from tests.raising import raises
 from unlearning.errors import (
-    AlreadyForgotten,
     InvalidRequest,
     UnknownClient,
     UnknownMethod,
@@ -94,35 +94,34 @@ def test_only_an_operator_goes_beyond_a_safe_range_and_nobody_beyond_a_bound(led
         file(ledger, parameters={"unlearning_rate": 1e30}, by_operator=True)
 
 
-def test_a_forgotten_client_is_refused(ledger: Ledger, token: int) -> None:
-    """Neither the client nor samples of it can be forgotten again."""
-    forget(ledger, token, CLIENT_3)
-    for target in (CLIENT_3, samples("1")):
-        with pytest.raises(AlreadyForgotten):
-            file(ledger, target)
-
-
-def test_samples_that_are_all_forgotten_are_refused(ledger: Ledger, token: int) -> None:
-    """Samples forgotten by two requests together count; one that is left makes the request good."""
-    forget(ledger, token, samples("1", "2"))
-    forget(ledger, token, samples("3"))
-    with pytest.raises(AlreadyForgotten):
-        file(ledger, samples("2", "3"))
-    assert file(ledger, samples("3", "4")).status is Status.RECEIVED
-
-
-def test_a_forgotten_class_is_refused(ledger: Ledger, token: int) -> None:
-    """Another class is not."""
-    forget(ledger, token, Target(Granularity.CLASS, class_label=7))
-    with pytest.raises(AlreadyForgotten):
-        file(ledger, Target(Granularity.CLASS, class_label=7))
-    assert file(ledger, Target(Granularity.CLASS, class_label=8)).status is Status.RECEIVED
+@pytest.mark.parametrize(
+    ("forgotten", "target"),
+    [
+        (CLIENT_3, CLIENT_3),
+        (CLIENT_3, samples("1")),
+        (samples("1", "2"), samples("2")),
+        (Target(Granularity.CLASS, class_label=7), Target(Granularity.CLASS, class_label=7)),
+    ],
+)
+def test_what_is_forgotten_already_is_accepted_and_answered_by_the_earlier_request(
+    ledger: Ledger, token: int, forgotten: Target, target: Target
+) -> None:
+    """Its day of receipt and deadline are written down as those of any request."""
+    forget(ledger, token, forgotten)
+    again = file(ledger, target)
+    assert again.status is Status.RECEIVED
+    (move,) = to_schedule(ledger)
+    assert (move.request_id, move.to, move.result) == (
+        again.id,
+        Status.COMPLETED,
+        {"answered_by": ("r-000001",)},
+    )
 
 
 def test_a_request_sent_again_gets_its_first_answer_even_after_it_was_carried_out(
     ledger: Ledger, token: int
 ) -> None:
-    """Idempotency goes before "already forgotten"."""
+    """Idempotency goes before all else."""
     forget(ledger, token, CLIENT_3, idempotency_key="k")
     assert file(ledger, idempotency_key="k").status is Status.COMPLETED
 
@@ -142,13 +141,6 @@ def test_a_refused_request_leaves_nothing_in_the_ledger(ledger: Ledger) -> None:
         file(ledger, method="magic")
     assert ledger.requests.select() == []
     assert [event for event in ledger.events.page() if event.request_id] == []
-
-
-def test_checking_again_refuses_what_has_been_forgotten_meanwhile(ledger: Ledger, token: int) -> None:
-    """The live loop and retries ask before they begin."""
-    forget(ledger, token, CLIENT_3)
-    with pytest.raises(AlreadyForgotten):
-        check_admissible(ledger, CLIENT_3, method="puf-special", parameters={})
 
 
 def test_a_list_of_samples_has_one_id_a_line() -> None:

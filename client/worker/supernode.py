@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from logging import getLogger
 
 from client.worker.paths import SUPERNODE, WorkerPaths
@@ -16,43 +16,39 @@ _log = getLogger(__name__)
 
 _LOOK_EVERY_S = 10.0
 LEASE_S = 60.0
-"""So long after its last heartbeat the SuperLink counts a SuperNode as online, and lets no other in with its key."""
+"""The SuperLink counts a SuperNode as online until then after its last heartbeat, and lets no other in with its key."""
 LET_IN_S = 30.0
-"""A SuperNode that has run so long was let in."""
+"""A SuperNode that has run for this long was let in."""
+_LEASE = f"it counts a SuperNode that was killed as online for {LEASE_S:.0f} s, or its key is not registered"
+_NOT_REGISTERED = (
+    "its key is not registered at the server (it was revoked, or never let in), or another SuperNode is online with "
+    "it: ask the server's operator"
+)
 _AGAIN_S = 5.0
 _REFUSED = GrowingPause(first_s=10.0, longest_s=300.0)
 
 
-def run_node(arguments: Sequence[str], places: WorkerPaths | None, *, short_waits: bool = False) -> int:
+def run_node(arguments: Sequence[str], places: WorkerPaths | None) -> int:
     """Run `flower-supernode` with `arguments`; returns its exit status.
 
     One that was killed is refused until its lease ends, and one whose key is not registered always, both with the same
     sentence; it is started again, after a lease's time at growing pauses.
 
     places: where the worker is, which SuperNodes of one host may share; None for Flower's own cold processes.
-    short_waits: with the waits of `short_waits.py` in place of Flower's; takes `places`.
 
     Raises:
         ConfigurationError: the worker's directory cannot be used.
     """
     environment = dict(os.environ)
-    command = [SUPERNODE, *arguments]
     ended = threading.Event()
     if places is not None:
         places.prepare()
         environment["PATH"] = os.pathsep.join([str(places.launchers), environment.get("PATH", os.defpath)])
-        if short_waits:
-            command[0] = places.short_waits_program()
         threading.Thread(target=_keep_worker, args=(places, ended), daemon=True).start()
     try:
-        return _until_let_in(lambda: _run_once(command, environment))
+        return _until_let_in(lambda: subprocess.call([SUPERNODE, *arguments], env=environment))
     finally:
         ended.set()
-
-
-def _run_once(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    with subprocess.Popen(command, env=environment) as node:
-        return node.wait()
 
 
 def _until_let_in(
@@ -63,40 +59,32 @@ def _until_let_in(
 ) -> int:
     """Run the SuperNode, again until it is let in; return its last exit status.
 
-    What Flower answers is the same for a lease that has not ended and for a key that is not registered, so time tells.
+    Flower answers the same for a lease that has not ended and for a key that is not registered, so time tells.
     """
     began, num_refusals = clock(), 0
     while True:
         started = clock()
         status = run_once()
+        refused_s = clock() - began
         if status != 1 or clock() - started >= LET_IN_S:  # Flower ends with 1 whatever went wrong
             return status
-        if clock() - began < LEASE_S + _AGAIN_S:
-            pause_s = _AGAIN_S
-            _log.warning(
-                "The SuperNode was not let in. If it says 'Failed to activate SuperNode', the server refuses its key: "
-                "it counts a SuperNode that was killed as online for %.0f s after its last heartbeat, or the key is "
-                "not registered. Tried again in %.0f s.",
-                LEASE_S,
-                pause_s,
-            )
-        else:
-            num_refusals += 1
-            pause_s = _REFUSED.after(num_refusals)
-            _log.error(
-                "The SuperNode has not been let in for %.0f s; no lease lasts so long. If it says 'Failed to activate "
-                "SuperNode', its key is not registered at the server (it was revoked, or never let in), or another "
-                "SuperNode is online with it: ask the server's operator. Else what it says is the reason. Tried again "
-                "in %.0f s; at once: systemctl restart flower-supernode.",
-                clock() - began,
-                pause_s,
-            )
+        may_be_lease = refused_s < LEASE_S + _AGAIN_S
+        num_refusals += not may_be_lease
+        pause_s = _AGAIN_S if may_be_lease else _REFUSED.after(num_refusals)
+        _log.error(
+            "The SuperNode has not been let in for %.0f s. If it says 'Failed to activate SuperNode', the server "
+            "refuses it: %s. Else what it says is the reason. Tried again in %.0f s; at once: systemctl restart "
+            "flower-supernode.",
+            refused_s,
+            _LEASE if may_be_lease else _NOT_REGISTERED,
+            pause_s,
+        )
         sleep(pause_s)
 
 
 def _keep_worker(places: WorkerPaths, ended: threading.Event) -> None:
     """Start a worker whenever none serves at `places`."""
-    command = [sys.executable, "-m", "client.worker", str(places.directory)]
+    command = [sys.executable, "-m", "client.worker.fork_server", str(places.directory)]
     while not ended.is_set():
         try:
             with places.lock():
@@ -111,5 +99,5 @@ def _keep_worker(places: WorkerPaths, ended: threading.Event) -> None:
             worker.terminate()
             worker.wait()
             return
-        _log.warning("The warm worker ended with status %s; it is started anew.", worker.returncode)
+        _log.warning("The warm worker ended with status %s; it is started again.", worker.returncode)
         ended.wait(1.0)

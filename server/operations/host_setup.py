@@ -12,11 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from server.certificate.keys import SIGNING_KEY, make_key_pair
-from server.operations.checklist.files import check_certificates, check_secrets, check_state
 from server.operations.checklist.finding import Installation, Level
-from server.operations.starting import APP
-from server.processes.flower_control import FlowerControl
-from server.processes.layout import flower_config
+from server.operations.checklist.keys_and_state import check_certificates, check_secrets, check_state
+from server.operations.flower_control import FlowerControl, flower_config
 from strategies.installation import CONFIG_DIR, DEPLOY, Host, run_script
 from unlearning.errors import ConfigurationError, DeploymentError
 from unlearning.runtime.foreign_files import read_plain
@@ -83,10 +81,6 @@ def let_in(host: Host, control: FlowerControl, client: str, folder: Path) -> tup
         except DeploymentError:
             shutil.rmtree(answer)
             raise
-        finally:  # what `flwr` wrote, perhaps as root, is for the services to write too
-            for written in (host.state_root / "flower", host.state_root / APP):
-                for path in (written, *written.rglob("*")):
-                    host.give(path)
 
 
 def problems(host: Host, *, now: datetime) -> list[str]:
@@ -108,9 +102,9 @@ def _new_folder(host: Host, folder: Path, files: Mapping[str, Path]) -> None:
         raise ConfigurationError(
             [f"{folder} is there already: carry it to the site, or remove it to let the client in again."]
         ) from None
+    host.directory(folder)
     for name, source in files.items():
         host.file(folder / name, source.read_bytes())
-    host.give(folder)
 
 
 def _read_of_site(path: Path) -> bytes:
@@ -139,9 +133,7 @@ def _make_signing_key(host: Host, directory: Path) -> None:
         host.say(f"kept   {directory / SIGNING_KEY}")
         return
     private, public, identity = make_key_pair(directory)
-    for path in (directory, private, public):
-        host.give(path)
-    host.say(f"made   {private}; hand {public} to whoever checks certificates (key id {identity})")
+    host.say(f"made   {private}; hand {public} to those who check certificates (key id {identity})")
 
 
 def _session_settings(address: str, certificates: Path) -> str:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from server.processes import layout
-from server.processes.layout import new_layout
+from benchmarks import local_layout as layout
+from benchmarks.local_layout import new_layout
 
 
 @pytest.mark.parametrize("speaks_http", [False, True], ids=["gRPC", "HTTP"])

@@ -5,17 +5,20 @@ The commands, not Flower's internal classes: they are what Flower keeps stable b
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 from server.state_directory.ledger_address import FILE_VARIABLE, VARIABLE
+from strategies.installation import program
 from unlearning.errors import ConfigurationError, DeploymentError
 from unlearning.runtime.durable_files import give_all_to_owner
 
@@ -34,6 +37,12 @@ FLOWER_ENVIRONMENT: Mapping[str, str] = {
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
 }
 """What each Flower process that this project starts runs with."""
+
+FEDERATION = "federation"
+"""The name of the SuperLink in Flower's configuration file."""
+
+FLEET_SPEAKS_HTTP = Version(installed_version("flwr")) >= Version("1.40.dev0")
+"""Whether SuperNodes reach the SuperLink over HTTP at its one address; before, by gRPC at an address of the fleet's."""
 
 _COMMAND_TIMEOUT_S = 90.0
 
@@ -80,27 +89,20 @@ def config_argument(values: Mapping[str, ConfigValue]) -> str:
         elif any(character in value for character in '"\\\n\r'):
             raise DeploymentError(
                 f"Flower cannot take {key}={value!r} on a command line: "
-                "use a value without double quotes, backslashes and line breaks."
+                "use a value without double quotes, backslashes and line breaks.",
+                code="no-spelling",
             )
         else:
             words.append(f'{key}="{value}"')
     return " ".join(words)
 
 
-def program(name: str) -> str:
-    """Find a program that is installed beside this Python, then on the PATH.
-
-    Raises:
-        DeploymentError: it is in neither place.
-    """
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
-        raise DeploymentError(
-            f"The program {name} is neither beside {sys.executable} nor on the PATH: "
-            "install the package into the virtual environment that runs this."
-        )
-    return found
+def flower_config(address: str, authority: Path | None) -> str:
+    """Return Flower's config.toml, by which commands find the SuperLink; without an authority it has no TLS."""
+    trust = "insecure = true" if authority is None else f'root-certificates = "{authority}"'
+    return (
+        f'[superlink]\ndefault = "{FEDERATION}"\n\n[superlink.{FEDERATION}]\naddress = "{address}"\n{trust}\n'
+    )
 
 
 def flower_environment(home: Path | None = None) -> dict[str, str]:
@@ -119,7 +121,7 @@ def flower_environment(home: Path | None = None) -> dict[str, str]:
 
 
 class FlowerControl:
-    """The runs of one app on one SuperLink. `run_options` are added to each `flwr run`.
+    """The runs of one app on one SuperLink.
 
     `federation` is a `[superlink.NAME]` table of `$FLWR_HOME/config.toml`; `app_dir` holds the app's
     pyproject.toml. Every call starts a `flwr` command, about a second of processor time.
@@ -132,13 +134,11 @@ class FlowerControl:
         *,
         environment: Mapping[str, str] | None = None,
         run_command: CommandRunner | None = None,
-        run_options: Sequence[str] = (),
     ) -> None:
         self.app_dir = app_dir.resolve()
         self.federation = federation
         self._environment = dict(environment) if environment is not None else flower_environment()
-        self._run_command = run_command if run_command is not None else self._run_in_a_process
-        self._run_options = run_options
+        self.run_command = run_command if run_command is not None else self._run_in_a_process
         self.app = _app_name(self.app_dir)
 
     def submit_run(self, run_config: Mapping[str, ConfigValue]) -> int:
@@ -151,11 +151,11 @@ class FlowerControl:
         """
         self.refuse_secrets(run_config)
         options = ["--run-config", config_argument(run_config)] if run_config else []
-        answer = self._ask(["run", str(self.app_dir), self.federation, *options, *self._run_options])
+        answer = self.ask(["run", str(self.app_dir), self.federation, *options])
         return int(answer["run-id"])
 
     def refuse_secrets(self, run_config: Mapping[str, ConfigValue]) -> None:
-        """Refuse settings, the app's own among them, that nobody but the server may know.
+        """Refuse settings, the app's own among them, that only the server may know.
 
         Raises:
             ConfigurationError: names each setting and the place for it.
@@ -173,24 +173,8 @@ class FlowerControl:
         Raises:
             DeploymentError: the SuperLink cannot be reached.
         """
-        answer = self._ask(["list", self.federation, "--limit", "50"])
-        return [run for run in map(_run_from_json, answer["runs"]) if run.app == self.app]
-
-    def run(self, run_id: int) -> Run:
-        """Return one run.
-
-        Raises:
-            DeploymentError: the SuperLink cannot be reached or has no such run.
-        """
-        return _run_from_json(self._ask(["list", self.federation, "--run-id", str(run_id)])["runs"][0])
-
-    def stop_run(self, run_id: int) -> None:
-        """Stop a run; its ServerApp ends and the run becomes `finished:stopped`.
-
-        Raises:
-            DeploymentError: the SuperLink cannot be reached, or the run is not running.
-        """
-        self._ask(["stop", str(run_id), self.federation])
+        answer = self.ask(["list", self.federation, "--limit", "50"])
+        return [run for run in map(run_from_json, answer["runs"]) if run.app == self.app]
 
     def register_supernode(self, public_key: Path, name: str) -> int:
         """Admit the SuperNode that holds this key, under this name; return its node id.
@@ -198,7 +182,7 @@ class FlowerControl:
         Raises:
             DeploymentError: the SuperLink cannot be reached or refuses the key.
         """
-        answer = self._ask(["supernode", "register", str(public_key), self.federation, "--name", name])
+        answer = self.ask(["supernode", "register", str(public_key), self.federation, "--name", name])
         return int(answer["node-id"])
 
     def count_registered(self) -> int:
@@ -207,32 +191,31 @@ class FlowerControl:
         Raises:
             DeploymentError: the SuperLink cannot be reached.
         """
-        nodes = self._ask(["supernode", "list", self.federation])["nodes"]
+        nodes = self.ask(["supernode", "list", self.federation])["nodes"]
         return sum(1 for node in nodes if node["status"] in ("registered", "online", "offline"))
 
-    def log(self, run_id: int) -> str:
-        """Return what the run's ServerApp has logged so far; empty if it cannot be had."""
-        command = [program("flwr"), "log", str(run_id), self.federation, "--show"]
-        try:
-            return self._run_command(command).stdout
-        except (OSError, subprocess.SubprocessError):
-            return ""
+    def ask(self, arguments: Sequence[str]) -> dict[str, Any]:
+        """Return what one `flwr` command answers.
 
-    def _ask(self, arguments: Sequence[str]) -> dict[str, Any]:
+        Raises:
+            DeploymentError: it failed, or did not answer in JSON.
+        """
         shown = "flwr " + " ".join(arguments)
         try:
-            done = self._run_command([program("flwr"), *arguments, "--format", "json"])
+            done = self.run_command([program("flwr"), *arguments, "--format", "json"])
         except (OSError, subprocess.SubprocessError) as exc:
-            raise DeploymentError(f"`{shown}` did not end well: {exc}") from exc
+            raise DeploymentError(f"`{shown}` did not end well: {exc}", code="broken-off") from exc
         answer = _first_json_object(done.stdout)
         # The exit status is 0 even when the command failed; only the JSON tells.
         if answer is None:
             raise DeploymentError(
                 f"`{shown}` ended with status {done.returncode} and gave no JSON: "
-                f"{(done.stderr or done.stdout).strip()[-2000:]}"
+                f"{(done.stderr or done.stdout).strip()[-2000:]}",
+                code="no-answer",
             )
         if not answer.get("success"):
-            raise DeploymentError(f"`{shown}` failed: {str(answer.get('error-message', answer)).strip()}")
+            reason = str(answer.get("error-message", answer)).strip()
+            raise DeploymentError(f"`{shown}` failed: {reason}", code="refused", reason=reason)
         return answer
 
     def _run_in_a_process(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -259,7 +242,8 @@ def _app_name(app_dir: Path) -> str:
     except (OSError, tomllib.TOMLDecodeError, KeyError) as exc:
         raise DeploymentError(
             f"{path} is not a Flower app's: it must give [project] name and [tool.flwr.app] publisher "
-            f"({exc!r})."
+            f"({exc!r}).",
+            code="no-app",
         ) from exc
 
 
@@ -284,7 +268,8 @@ def _first_json_object(text: str) -> dict[str, Any] | None:
     return None
 
 
-def _run_from_json(row: Mapping[str, Any]) -> Run:
+def run_from_json(row: Mapping[str, Any]) -> Run:
+    """Read what the SuperLink says of a run."""
     finished = str(row["finished-at"])
     return Run(
         run_id=int(row["run-id"]),

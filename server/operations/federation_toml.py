@@ -24,7 +24,7 @@ from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from server.certificate.keys import PUBLIC_KEY
-from server.processes.flower_control import ConfigValue
+from server.operations.flower_control import ConfigValue
 from server.state_directory.files import SUPERLINK_DATABASE
 from unlearning.errors import ConfigurationError
 

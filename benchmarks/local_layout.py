@@ -11,24 +11,25 @@ Each has a directory of its own, as if it ran on a host of its own:
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from packaging.version import Version
-
-from server.processes.flower_control import ConfigValue, config_argument, program
+from server.operations.flower_control import (
+    FLEET_SPEAKS_HTTP,
+    ConfigValue,
+    FlowerControl,
+    Run,
+    config_argument,
+    flower_config,
+    run_from_json,
+)
 from server.state_directory.ledger_address import ledger_url
-from strategies.installation import run_script
+from strategies.installation import program, run_script
 from unlearning.errors import DeploymentError
 from unlearning.runtime.durable_files import make_private, write_anew
-
-FEDERATION = "federation"
-"""The name of the SuperLink in Flower's configuration file."""
-
-FLEET_SPEAKS_HTTP = Version(version("flwr")) >= Version("1.40.dev0")
-"""Whether SuperNodes reach the SuperLink over HTTP at its one address; before, by gRPC at an address of the fleet's."""
 
 _GIVEN: set[int] = set()
 
@@ -188,6 +189,40 @@ class Layout:
         return self.server_dir / "superexec.secret"
 
 
+class LocalControl(FlowerControl):
+    """The runs of a federation on this machine. `run_options` are added to each `flwr run`."""
+
+    run_options: Sequence[str] = ()
+
+    def ask(self, arguments: Sequence[str]) -> dict[str, Any]:
+        """Return what one `flwr` command answers."""
+        return super().ask([*arguments, *(self.run_options if arguments[0] == "run" else ())])
+
+    def run(self, run_id: int) -> Run:
+        """Return one run.
+
+        Raises:
+            DeploymentError: the SuperLink cannot be reached or has no such run.
+        """
+        return run_from_json(self.ask(["list", self.federation, "--run-id", str(run_id)])["runs"][0])
+
+    def stop_run(self, run_id: int) -> None:
+        """Stop a run; its ServerApp ends and the run becomes `finished:stopped`.
+
+        Raises:
+            DeploymentError: the SuperLink cannot be reached, or the run is not running.
+        """
+        self.ask(["stop", str(run_id), self.federation])
+
+    def log(self, run_id: int) -> str:
+        """Return what the run's ServerApp has logged so far; empty if it cannot be had."""
+        command = [program("flwr"), "log", str(run_id), self.federation, "--show"]
+        try:
+            return self.run_command(command).stdout
+        except (OSError, subprocess.SubprocessError):
+            return ""
+
+
 def new_layout(
     directory: Path, *, num_clients: int, secure: bool, node_config: Mapping[str, ConfigValue]
 ) -> Layout:
@@ -209,25 +244,8 @@ def new_layout(
     )
 
 
-def flower_config(address: str, authority: Path | None) -> str:
-    """Return Flower's config.toml, by which commands find the SuperLink; without an authority it has no TLS."""
-    trust = "insecure = true" if authority is None else f'root-certificates = "{authority}"'
-    return (
-        f'[superlink]\ndefault = "{FEDERATION}"\n\n[superlink.{FEDERATION}]\naddress = "{address}"\n{trust}\n'
-    )
-
-
-def can_connect(host: str, port: int) -> bool:
-    """Return whether a TCP connection can be opened."""
-    try:
-        with socket.create_connection((host, port), timeout=3.0):
-            return True
-    except OSError:
-        return False
-
-
 def free_ports(count: int) -> list[int]:
-    """Find `count` loopback ports that nobody listens on, each given once by this process.
+    """Find `count` loopback ports that are free, each given once by this process.
 
     They lie below those that the system hands out.
 

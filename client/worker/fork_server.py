@@ -1,33 +1,30 @@
 """The worker: accepts launchers, forks a process for each message, and reports how it ended.
 
 One thread, no gRPC, no CUDA and no computing of its own: what is forked begins as a fresh process does. Its loop never
-waits for one launcher, so a slow one holds up nobody.
+waits for one launcher, so a slow one delays no other.
 """
 
 import json
+import logging
 import os
 import selectors
 import signal
 import socket
 import sys
 import threading
-from collections import Counter
 from dataclasses import dataclass, field
-from logging import getLogger
+from pathlib import Path
 from typing import NoReturn
 
 import psutil
 
-from client.worker import freshness
-from client.worker.message_process import Child, Launch, Program, become
-from client.worker.paths import PROGRAM, WorkerPaths
-from unlearning.runtime.gc_tuning import nothing_collected
+from client.worker import message_process
+from client.worker.message_process import Child, Launch, become, difference, preload
+from client.worker.paths import WorkerPaths
 
-_log = getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _MAX_FRAME_BYTES = 4 * 2**20  # arguments and environment of a process: Linux allows half of this
-_MAX_MEMORY_BYTES = 4 * 2**30
-"""A worker that has grown beyond it ends when it has no child; who started it starts it anew."""
 _STREAMS = 3
 _CLOSED = b""
 
@@ -56,12 +53,11 @@ class Worker:
     def __init__(self, places: WorkerPaths) -> None:
         self._places = places
         self._environment = dict(os.environ)
-        self._code = freshness.installed_code()
+        self._code = message_process.installed_code()
         self._selector = selectors.DefaultSelector()
         self._lines: set[_Line] = set()
         self._killed: set[int] = set()
         self._forked = 0
-        self._refused: Counter[str] = Counter()
         self._stale = ""
         self._ends = False
 
@@ -122,7 +118,7 @@ class Worker:
         self._selector.register(connection, selectors.EVENT_READ, line)
 
     def _serve(self, line: _Line) -> None:
-        """Take what a launcher sends: its frame, then its word to go; or that it has gone."""
+        """Read what a launcher sends: its frame, then the byte to go; or that it has gone."""
         try:
             part, streams, _, _ = socket.recv_fds(line.socket, 65536, _STREAMS)
         except BlockingIOError:
@@ -163,12 +159,10 @@ class Worker:
         assert line.launch is not None
         if len(line.streams) != _STREAMS:
             return "a launch without its three streams"
-        if not self._stale and freshness.installed_code() != self._code:
+        if not self._stale and message_process.installed_code() != self._code:
             self._stale = "the installed code has changed"
-        if not self._stale and psutil.Process().memory_info().rss > _MAX_MEMORY_BYTES:
-            self._stale = f"the worker has grown beyond {_MAX_MEMORY_BYTES:,} bytes"
         asked = {os.fsdecode(name): os.fsdecode(value) for name, value in line.launch.environment.items()}
-        return self._stale or freshness.difference(self._environment, asked)
+        return self._stale or difference(self._environment, asked)
 
     def _go(self, line: _Line) -> None:
         if line.child is not None:
@@ -211,7 +205,6 @@ class Worker:
         raise Child(launch)
 
     def _refuse(self, line: _Line, reason: str) -> None:
-        self._refused[reason] += 1
         self._send(line, b"R" + reason.encode())
         self._drop(line)
 
@@ -224,7 +217,7 @@ class Worker:
     def _drop(self, line: _Line) -> None:
         """Forget a launcher; the process of a message goes with its launcher.
 
-        By SIGKILL: of a ClientApp that ends by SIGTERM, Flower's SuperNode waits for the answer for good.
+        By SIGKILL: of a ClientApp that ends by SIGTERM, Flower's SuperNode waits for the answer permanently.
         """
         if line not in self._lines:
             return
@@ -236,7 +229,7 @@ class Worker:
         self._lines.remove(line)
 
     def _collect(self) -> None:
-        """Tell launchers of processes that have ended."""
+        """Send launchers the status of processes that have ended."""
         self._killed -= {child for child in self._killed if os.waitpid(child, os.WNOHANG)[0]}
         for line in list(self._lines):
             if line.child is None:
@@ -254,24 +247,8 @@ class Worker:
             "pid": os.getpid(),
             "forked": self._forked,
             "running": len(self._children()),
-            "refused": dict(self._refused),
             "resident_bytes": psutil.Process().memory_info().rss,
         }
-
-
-def preload() -> Program:
-    """Import what a message needs and return Flower's own program for it."""
-    from importlib import import_module
-    from importlib.metadata import entry_points
-
-    ours = ("client.app", "client.handlers")
-    imported_when_needed = ("scipy.special", "torch.func", "httpcore")
-    with nothing_collected():
-        for name in (*ours, *imported_when_needed):
-            import_module(name)
-        (flower,) = entry_points(group="console_scripts", name=PROGRAM)
-        program: Program = flower.load()
-    return program
 
 
 def serve(places: WorkerPaths) -> None:
@@ -307,3 +284,8 @@ def ask_status(places: WorkerPaths) -> dict[str, object]:
             parts.append(part)
     found: dict[str, object] = json.loads(b"".join(parts))
     return found
+
+
+if __name__ == "__main__":  # python -m client.worker.fork_server DIRECTORY
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    serve(WorkerPaths(Path(sys.argv[1])))

@@ -1,22 +1,55 @@
-"""Whether the user whom the services run as can read and write what they need.
+"""Whether the systemd units of a host are this version's, and whether their user can read and write what it needs.
 
-It is computed from owners and modes, not tried: so root, who may do everything, and any other user who can look see the
-same, and nothing is started as somebody else. Access lists beyond modes are not seen.
+Access is computed from owners and modes, not tried: so root and any other user who can look see the same, and nothing
+is started as another user. Access lists beyond modes are not seen.
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from pwd import getpwnam, getpwuid
 
-from server.operations.checklist.finding import Finding, Installation, ok, problem
-from server.operations.checklist.units import USER
+from server.operations.checklist.finding import Finding, Installation, ok, problem, warning
 from server.operations.starting import APP
 from server.state_directory.files import REPLACED
+from strategies.installation import DEPLOY, Host
 
 READ, WRITE, ENTER = 4, 2, 1
+SITES = "flower-supernode"
+USER = re.compile(r"^User=(\S+)$", re.MULTILINE)
+_WRITE = (
+    "Give the `setup` command of this host again: it writes units and keeps all else. Then systemctl daemon-reload, "
+    "and enable --now or restart it."
+)
+
+
+def check_units(installation: Installation) -> Iterator[Finding]:
+    """Check that each unit of this version is there as it is; nothing where there is none, as with containers."""
+    names = {path.stem for path in (DEPLOY / "systemd").glob("*.service")}
+    wanted = sorted(names - {SITES}) if installation.is_server else [SITES]
+    there = {name: installation.unit(name) for name in wanted if installation.unit(name).is_file()}
+    for name in wanted if there else ():
+        if name not in there:
+            yield problem(f"There is no unit {installation.unit(name)}, which this version has.", _WRITE)
+            continue
+        text = there[name].read_text(encoding="utf-8")
+        user = USER.search(text)
+        host = Host(
+            say=lambda _: None,
+            config_dir=installation.config_dir,
+            state_root=installation.state_dir.parent,
+            user=user[1] if user else "",
+        )
+        if text == host.unit_text(name):
+            yield ok(f"{there[name]} is this version's.")
+        else:
+            yield warning(
+                f"{there[name]} is not this version's: an earlier one's, or changed by hand.",
+                f"{_WRITE} Changes of your own belong into a drop-in (systemctl edit {name}).",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +69,7 @@ class User:
 
 def service_user(installation: Installation) -> User:
     """Return the user of the systemd unit; where there is none, the owner of the state directory."""
-    unit = installation.unit("flower-superlink" if installation.is_server else "flower-supernode")
+    unit = installation.unit("flower-superlink" if installation.is_server else SITES)
     named = USER.search(unit.read_text(encoding="utf-8")) if unit.is_file() else None
     uid = installation.state_dir.stat().st_uid
     if named and named[1].isdigit():

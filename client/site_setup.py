@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from strategies.installation import DEPLOY, Host
+from strategies.installation import DEPLOY, Host, is_issued_by
 from unlearning.errors import ConfigurationError
 from unlearning.runtime.durable_files import write_atomically
 from unlearning.runtime.foreign_files import read_plain
@@ -24,7 +23,7 @@ class Data:
     parts: int = 0
 
     def node_config(self) -> str:
-        """Return what the SuperNode is told of it.
+        """Return the part of the SuperNode's node configuration on it.
 
         Raises:
             ConfigurationError: neither is given, or the part is none of the parts.
@@ -45,17 +44,17 @@ def setup_site(host: Host, name: str, server: str, data: Data) -> Path:
     """Make all that a client's host needs; return the folder that is carried to the server.
 
     Raises:
-        ConfigurationError: it is not said which data the site has.
+        ConfigurationError: it is not given which data the site has.
         DeploymentError: a script failed, or there is no such user.
     """
-    told = data.node_config()
+    config_of_data = data.node_config()
     config = host.directory(host.config_dir)
     host.directory(host.state_root)
     host.directory(host.state_dir)
     key, request = config / "client-key", config / f"{name}.csr"
     host.script("make_supernode_key.sh", str(key), makes=key)
     host.script("make_certificates.sh", str(config), "request", name, makes=request)
-    host.file(config / "environment", _environment(host, name, server, told))
+    host.file(config / "environment", _environment(host, name, server, config_of_data))
     host.unit(UNIT)
     folder = host.directory(config / "to-server" / name)
     for path in (config / PUBLIC_KEY, request):
@@ -79,7 +78,7 @@ def take_answer(host: Host, name: str, folder: Path) -> None:
         raise ConfigurationError(
             [f"--answer {folder}: {exc}. `flower-unlearn setup client` makes {' and '.join(names)}."]
         ) from exc
-    is_issued = any(_is_issued_by(certificate, authority) for authority in authorities)
+    is_issued = any(is_issued_by(certificate, authority) for authority in authorities)
     if not is_issued or certificate.public_key() != key.public_key():
         raise ConfigurationError(
             [f"--answer {folder}: {name}.pem is not for this site's key {name}.key, or not signed by ca.crt."]
@@ -88,15 +87,7 @@ def take_answer(host: Host, name: str, folder: Path) -> None:
         host.file(host.config_dir / file, content)
 
 
-def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    try:
-        certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True
-
-
-def _environment(host: Host, name: str, server: str, told: str) -> str:
+def _environment(host: Host, name: str, server: str, config_of_data: str) -> str:
     """Return the environment of the site's programs: the example with this site's values."""
     head, _, _ = (DEPLOY / "systemd" / "environment").read_text().partition("# Server host: what start")
     tls = {
@@ -107,7 +98,7 @@ def _environment(host: Host, name: str, server: str, told: str) -> str:
     sessions = " ".join(f'session-tls-{part.lower()}="{path}"' for part, path in tls.items())
     return (
         f"{host.localised(head)}FEDERATION_SERVER={server}\n"
-        f'NODE_CONFIG=\'{told} client-id="{name}" state-dir="{host.state_dir}" {sessions}\'\n'
+        f'NODE_CONFIG=\'{config_of_data} client-id="{name}" state-dir="{host.state_dir}" {sessions}\'\n'
         "# For requests with this client's own certificate: flower-unlearn list, report, verify --service\n"
         f"FLOWER_UNLEARNING_SERVER={server}:9100\n"
         + "".join(f"FLOWER_UNLEARNING_TLS_{part}={path}\n" for part, path in tls.items())

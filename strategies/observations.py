@@ -12,8 +12,10 @@ import numpy as np
 from flwr.app import RecordDict
 
 from strategies.exchange import read_each
-from strategies.messages import MAX_EXAMPLES, named_arrays
+from strategies.messages import MAX_EXAMPLES, Json, named_arrays
 from unlearning.errors import UpdateRefused
+from unlearning.requests import NOTHING, Forget
+from unlearning.runtime.json_codec import to_plain
 from unlearning.verification.observations import Observations, merge
 
 CheckCount = Callable[[str, int], None]
@@ -38,6 +40,22 @@ class ClientObservations:
 
 def _any_count(_client: str, _count: int) -> None:
     pass
+
+
+def measuring(
+    samples: int, forgets: Mapping[str, Forget] | None = None, also: Json | None = None
+) -> Callable[[str], Json]:
+    """Return what a message that asks for a measurement says to each client.
+
+    samples: the most per-example values that are sent. forgets: what each client counts as its forgotten set.
+    also: other values.
+    """
+    named = forgets or {}
+    return lambda client: {
+        **(also or {}),
+        "forget": to_plain(named.get(client, NOTHING)),
+        "samples": samples,
+    }
 
 
 def read_observations(

@@ -7,11 +7,12 @@ one id the one that came last is believed, because a restarted SuperNode gets a 
 old one still counts as online. Clients that can take part in nothing are not counted as online (`set_aside`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from logging import getLogger
 
+from flwr.app import Message
 from flwr.common.constant import HEARTBEAT_MAX_INTERVAL, HEARTBEAT_PATIENCE
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
@@ -119,6 +120,15 @@ class Roster:
         """Return the client that a node speaks for, if it is known."""
         member = self._members.get(node_id)
         return member.client_id if member else None
+
+    def by_client(self, replies: Iterable[Message]) -> dict[str, Message]:
+        """Return the replies that are answers, by the client that each one's node speaks for."""
+        return {
+            client: message
+            for message in replies
+            if not message.has_error()
+            and (client := self.client_of(message.metadata.src_node_id)) is not None
+        }
 
     def _identify(self, grid: Grid, nodes: Mapping[int, NodeInfo]) -> None:
         unnamed: dict[str, int] = {}

@@ -8,10 +8,10 @@ import pytest
 from flwr.app import Array, ArrayRecord, Message
 
 from strategies.exchange import Exchange, exchange
+from strategies.limits import over_the_median
 from strategies.messages import VECTOR, model_record, vector_of
 from strategies.round_plan import RoundPlan
 from strategies.unlearning_strategy import UnlearningStrategy
-from strategies.update_checks import over_the_median
 from tests.rounds import START, OneRound
 from unlearning.errors import MethodFailed, UpdateRefused
 from unlearning.methods.method import Reply
@@ -117,7 +117,7 @@ def test_an_update_of_an_unknown_node_is_refused():
         return answers
 
     np.testing.assert_allclose(one.run(from_nowhere), START + 1)
-    assert "nobody that is known" in one.refused["node 77"]
+    assert "no known client" in one.refused["node 77"]
 
 
 def test_an_update_of_a_forgotten_client_is_refused():

@@ -56,7 +56,7 @@ class PendingExchange:
         return checked if self.info.replies_are_models else self._bounded(checked, fedavg)
 
     def _bounded(self, checked: CheckedReplies, fedavg: FedAvg) -> CheckedReplies:
-        """Bound the influence of one answer that does not point where the others point (`strategies.influence`).
+        """Bound the influence of one answer that does not point where the others point (`strategies.limits`).
 
         No test score says here whether it harms the model, as in a round. If its length alone gives it the influence
         it is left out, for a method may not weigh by counts; else it counts fewer examples.

@@ -13,53 +13,30 @@ from typing import TYPE_CHECKING, Any
 from flower_unlearning_names import refuse_shadows
 
 if TYPE_CHECKING:
-    from strategies.by_name import MethodStrategy as ExactRidge
-    from strategies.by_name import MethodStrategy as FedAU
-    from strategies.by_name import MethodStrategy as FedAULearning
-    from strategies.by_name import MethodStrategy as FedEraser
-    from strategies.by_name import MethodStrategy as FedMemPrune
-    from strategies.by_name import MethodStrategy as FedOSD
-    from strategies.by_name import MethodStrategy as FedQUIT
-    from strategies.by_name import MethodStrategy as GradientAscent
-    from strategies.by_name import MethodStrategy as HFKCU  # noqa: N814 - the method's name
-    from strategies.by_name import MethodStrategy as HFKCUInfluence
-    from strategies.by_name import MethodStrategy as HFOnline
-    from strategies.by_name import MethodStrategy as MoDe
-    from strategies.by_name import MethodStrategy as Natural
-    from strategies.by_name import MethodStrategy as NegGradPlus
-    from strategies.by_name import MethodStrategy as NewtonCG
-    from strategies.by_name import MethodStrategy as NoT
-    from strategies.by_name import MethodStrategy as PGA  # noqa: N814 - the method's name
-    from strategies.by_name import MethodStrategy as PUFRegular
-    from strategies.by_name import MethodStrategy as PUFSpecial
-    from strategies.by_name import MethodStrategy as Retrain
-    from strategies.by_name import MethodStrategy as SISA  # noqa: N814 - the method's name
-    from strategies.fedavg import FedAvg
+    from strategies.by_name import MethodStrategy
+    from strategies.fedavg import FedAvg as FedAvg
 
-__all__ = [
-    "HFKCU",
-    "PGA",
-    "SISA",
-    "ExactRidge",
-    "FedAU",
-    "FedAULearning",
-    "FedAvg",
-    "FedEraser",
-    "FedMemPrune",
-    "FedOSD",
-    "FedQUIT",
-    "GradientAscent",
-    "HFKCUInfluence",
-    "HFOnline",
-    "MoDe",
-    "Natural",
-    "NegGradPlus",
-    "NewtonCG",
-    "NoT",
-    "PUFRegular",
-    "PUFSpecial",
-    "Retrain",
-]
+    ExactRidge = MethodStrategy
+    FedAU = MethodStrategy
+    FedAULearning = MethodStrategy
+    FedEraser = MethodStrategy
+    FedMemPrune = MethodStrategy
+    FedOSD = MethodStrategy
+    FedQUIT = MethodStrategy
+    GradientAscent = MethodStrategy
+    HFKCU = MethodStrategy
+    HFKCUInfluence = MethodStrategy
+    HFOnline = MethodStrategy
+    MoDe = MethodStrategy
+    Natural = MethodStrategy
+    NegGradPlus = MethodStrategy
+    NewtonCG = MethodStrategy
+    NoT = MethodStrategy
+    PGA = MethodStrategy
+    PUFRegular = MethodStrategy
+    PUFSpecial = MethodStrategy
+    Retrain = MethodStrategy
+    SISA = MethodStrategy
 
 refuse_shadows()
 

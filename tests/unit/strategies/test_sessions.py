@@ -31,7 +31,7 @@ from strategies.messages import (
     values_of,
     vector_of,
 )
-from strategies.sessions import client_session, connections, payloads, session_grid
+from strategies.sessions import client_session, connections, invitations, payloads, session_grid
 from strategies.sessions import endpoint as endpoints
 from strategies.sessions import session_pb2 as pb
 from strategies.sessions.client_session import Answering, run_client_session
@@ -595,7 +595,7 @@ def test_a_client_that_said_that_it_cannot_come_is_invited_again_a_minute_later(
     """Then after two; what kept it away may be over, such as a firewall that was restarted."""
     elapsed, invited = [0.0], []
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + elapsed[0], sleep=time.sleep)
-    for module in (session_grid, connections):
+    for module in (session_grid, invitations, connections):
         monkeypatch.setattr(module, "time", clock)
     federation = Federation(replace(endpoint, address=f"127.0.0.1:{free_port()}"), 1, reconnect_s=0.1)
     with federation.grid.session():

@@ -18,9 +18,9 @@ from client.shadows import handle_fit_shadows, handle_train_shadows
 from client.sites import SiteCache, Sites
 from strategies.messages import MEASURE, NOTICE, TRAIN, UNLEARN, arrays_content, failure_values, told_values
 from strategies.sessions.client_session import run_client_session
-from strategies.sessions.endpoint import Tls
 from strategies.sessions.payloads import INVITATION, Invitation
 from strategies.shadows import FIT_SHADOWS, TRAIN_SHADOWS
+from strategies.tls_files import TlsFiles
 from unlearning.errors import FlowerUnlearningError, SessionError
 
 HANDLERS: dict[str, Handler] = {
@@ -54,7 +54,7 @@ def handle_session(message: Message, context: Context, sites: Sites) -> RecordDi
             answer,
             context.node_id,
             is_over=lambda: memory.tombstones() != known,
-            tls=Tls.from_settings(context.node_config),
+            tls=TlsFiles.from_settings(context.node_config),
         )
     except FlowerUnlearningError as exc:
         return arrays_content({}, failure_values(exc))

@@ -39,11 +39,11 @@ from benchmarks.tables import commit, table, write
 from server.api import deletion_pb2 as pb
 from server.api.access import Role
 from server.api.deletion_pb2_grpc import DeletionServiceStub
-from server.api.tls import TlsFiles
 from server.http_api.tokens import make_token
 from server.ledger import ClientRecord, Ledger, NewRequest, chain, schema, statements
 from server.ledger.database import Database
 from server.ledger.requests import insert_row
+from strategies.tls_files import TlsFiles
 from unlearning.requests import Granularity, Status, Target
 
 console = Console()

@@ -13,9 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from client.peer.admission import Limits
 from client.peer.gossip import length
 from client.peer.rules import PeerRules
-from strategies.sessions.endpoint import Tls
 from strategies.settings.run_config import TYPED
-from strategies.tls_files import is_loopback, read_pem
+from strategies.tls_files import TlsFiles, is_loopback
 from unlearning.buffers import buffer_positions
 from unlearning.certified import logistic_constants, trajectory_norm, unmet_assumptions
 from unlearning.decentralised import (
@@ -233,9 +232,9 @@ class PeerConfig(_Section):
             shares_matrices=self.deletion.curvature is not PeerCurvature.FISHER_DIAGONAL,
         )
 
-    def tls_files(self) -> Tls | None:
+    def tls_files(self) -> TlsFiles | None:
         """Return the certificates, if there are any."""
-        return None if self.tls is None else Tls(self.tls.ca, self.tls.certificate, self.tls.key)
+        return None if self.tls is None else TlsFiles(self.tls.ca, self.tls.certificate, self.tls.key)
 
 
 def read_config(path: Path) -> PeerConfig:
@@ -283,7 +282,7 @@ def validate_config(values: Mapping[str, Any]) -> PeerConfig:
             found.append(f"tls: it is needed beyond this machine, and {beyond[0]} is.")
     else:
         try:
-            read_pem(config.tls.model_dump())
+            TlsFiles(**config.tls.model_dump(), names=("ca", "certificate", "key")).read()
         except ConfigurationError as exc:
             found += exc.problems
     deletion = config.deletion

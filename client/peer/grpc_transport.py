@@ -22,8 +22,9 @@ from client.peer.peer_pb2_grpc import (
 )
 from client.peer.refusals import Refusals
 from strategies.sessions import framing
-from strategies.sessions.endpoint import Endpoint, Tls, open_channel
+from strategies.sessions.endpoint import Endpoint, open_channel
 from strategies.sessions.framing import Assembler
+from strategies.tls_files import TlsFiles
 from unlearning.errors import DeploymentError, SessionError, VersionMismatch
 from unlearning.parameters import Vector
 from unlearning.protocol import PROTOCOL, check_protocol, stamped
@@ -115,7 +116,7 @@ class PeerServer(PeerServiceServicer):
         ConfigurationError: a TLS file cannot be read.
     """
 
-    def __init__(self, bind: str, tls: Tls | None, reception: Reception) -> None:
+    def __init__(self, bind: str, tls: TlsFiles | None, reception: Reception) -> None:
         self._reception, self._is_certified = reception, tls is not None
         endpoint = Endpoint(address=bind, bind=bind, timeout_s=reception.timeout_s, tls=tls)
         try:
@@ -176,7 +177,7 @@ class PeerConnection:
         ConfigurationError: a TLS file cannot be read.
     """
 
-    def __init__(self, name: str, address: str, tls: Tls | None, timeout_s: float) -> None:
+    def __init__(self, name: str, address: str, tls: TlsFiles | None, timeout_s: float) -> None:
         self._name, self._timeout_s = name, timeout_s
         self._channel = open_channel(address, tls)
         self._stub: Any = PeerServiceStub(self._channel)  # type: ignore[no-untyped-call]  # generated

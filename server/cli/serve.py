@@ -14,11 +14,11 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from server.api.limits import Limits
-from server.api.tls import TlsFiles
 from server.cli.connection import DEFAULT_SERVER, LedgerUrl
 from server.operations.logs import log_to_stderr
 from server.state_directory.files import REPORTS, private_state
 from server.state_directory.ledger_address import asked_ledger
+from strategies.tls_files import TlsFiles
 from unlearning.runtime.gc_tuning import nothing_collected
 
 

@@ -14,11 +14,11 @@ from cryptography import x509
 
 from server.api.access import Caller, Role, caller_of_certificate
 from server.api.client import DeletionClient
-from server.api.tls import TlsFiles
 from server.certificate.keys import load_public_key
 from server.console.app import make_app
 from server.console.auth import LoginLink
 from server.console.console import Console
+from strategies.tls_files import TlsFiles
 from unlearning.errors import ConfigurationError
 from unlearning.runtime.durable_files import write_anew
 

@@ -16,7 +16,7 @@ from flwr.app import Message, RecordDict
 
 from strategies.messages import with_values
 from strategies.sessions import session_pb2 as pb
-from strategies.sessions.endpoint import Tls, open_channel
+from strategies.sessions.endpoint import open_channel
 from strategies.sessions.framing import Assembler, Payload, frames
 from strategies.sessions.payloads import (
     ACCOUNT,
@@ -26,6 +26,7 @@ from strategies.sessions.payloads import (
     told_message,
 )
 from strategies.sessions.session_pb2_grpc import SessionServiceStub
+from strategies.tls_files import TlsFiles
 from unlearning.errors import SessionError
 from unlearning.protocol import own_version
 from unlearning.runtime.growing_pause import GrowingPause
@@ -57,7 +58,7 @@ def run_client_session(
     node_id: int,
     *,
     is_over: Callable[[], bool] = lambda: False,
-    tls: Tls | None = None,
+    tls: TlsFiles | None = None,
     reconnect_s: float = RECONNECT_S,
 ) -> SessionStatistics:
     """Answer the session's messages until its End.

@@ -9,11 +9,11 @@ from typing import Any
 
 from benchmarks.deployment import WORKER, LocalDeployment, supernode
 from server.api.client import DeletionClient
-from server.api.tls import TlsFiles
 from server.ledger import Event, Ledger, RoundRecord
 from server.processes.app_directory import write_app
 from server.processes.flower_control import ConfigValue, flower_environment, program
 from strategies.settings.run_config import RunSettings
+from strategies.tls_files import TlsFiles
 from tests.federation import InProcessFederation
 from tests.integration.deployments import FrugalDeployment
 from tests.programs import run_well

@@ -30,7 +30,7 @@ from client.peer.journal import DirectoryJournal
 from client.peer.process import PeerProcess, make_peer
 from server.processes.flower_control import program
 from server.processes.layout import free_ports
-from strategies.sessions.endpoint import Tls
+from strategies.tls_files import TlsFiles
 from tests.integration.conftest import REPOSITORY
 from tests.integration.namespaces import Network
 from unlearning.requests import Granularity, Target
@@ -89,7 +89,7 @@ class PeerProcesses:
             **self._settings,
         }
 
-    def tls(self, name: str) -> Tls:
+    def tls(self, name: str) -> TlsFiles:
         """The peer's certificate, or that of anybody else who was given one."""
         return peer_tls(self.directory / "certificates", name)
 
@@ -218,9 +218,9 @@ def is_done(status: dict[str, Any]) -> bool:
     return corrected and status["round"] == ROUNDS + 1
 
 
-def peer_tls(directory: Path, name: str) -> Tls:
+def peer_tls(directory: Path, name: str) -> TlsFiles:
     """What that script made of a peer in `directory`."""
-    return Tls(directory / "ca.crt", directory / f"{name}.pem", directory / f"{name}.key")
+    return TlsFiles(directory / "ca.crt", directory / f"{name}.pem", directory / f"{name}.key")
 
 
 def make_peer_certificate(directory: Path, name: str, host: str) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.deployment import LocalDeployment, supernode
-from server.api.tls import TlsFiles
 from server.processes.layout import FLEET_SPEAKS_HTTP, Layout, free_ports
 from server.processes.process_group import ProcessGroup
 from strategies.installation import DEPLOY
+from strategies.tls_files import TlsFiles
 from tests.integration.conftest import REPOSITORY
 from tests.integration.live_federation import SETTINGS, forget
 

@@ -11,12 +11,12 @@ from starlette.testclient import TestClient
 
 from server.api.client import DeletionClient
 from server.api.server import RunningServer, serve
-from server.api.tls import TlsFiles
 from server.console.app import make_app
 from server.console.auth import LoginLink
 from server.console.console import Console
 from server.console.server import Settings, who_calls
 from server.ledger import Ledger
+from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import LiveLoop
 

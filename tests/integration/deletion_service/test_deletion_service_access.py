@@ -12,9 +12,9 @@ import pytest
 from server.api.client import DeletionClient
 from server.api.errors import ServiceUnavailable
 from server.api.server import RunningServer, serve
-from server.api.tls import TlsFiles
 from server.ledger import Ledger
 from server.processes.flower_control import program
+from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import LiveLoop, submit
 from tests.integration.deletion_service.conftest import Start

@@ -17,12 +17,12 @@ from starlette.routing import Route
 from server.api import call_checks
 from server.api.access import Role
 from server.api.server import RunningServer
-from server.api.tls import TlsFiles
 from server.http_api import connections, listening
 from server.http_api.application import HttpApi
 from server.http_api.listening import HttpOptions, HttpServer, serve_http
 from server.http_api.tokens import Tokens, make_token, remove_tokens
 from server.ledger import Ledger
+from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import (
     ANSWERED_S,

@@ -12,9 +12,9 @@ from server.api.client import DeletionClient
 from server.api.errors import AccessDenied
 from server.api.limits import Limits
 from server.api.server import RunningServer, serve
-from server.api.tls import TlsFiles
 from server.ledger import Ledger, Refusal
 from server.requests.admission import SITE
+from strategies.tls_files import TlsFiles
 from tests import ledgers
 from tests.certificates import Authority
 from tests.deletion_service import SERVICE, LiveLoop, answer, submit

@@ -35,16 +35,16 @@ from strategies.sessions import client_session, connections, invitations, payloa
 from strategies.sessions import endpoint as endpoints
 from strategies.sessions import session_pb2 as pb
 from strategies.sessions.client_session import Answering, run_client_session
-from strategies.sessions.endpoint import Endpoint, Tls, open_channel
+from strategies.sessions.endpoint import Endpoint, open_channel
 from strategies.sessions.framing import CHUNK_BYTES, Assembler, Payload
 from strategies.sessions.payloads import ACCOUNT, INVITATION, Invitation, SessionStatistics, answer_content
 from strategies.sessions.session_grid import SessionGrid
 from strategies.sessions.session_pb2_grpc import SessionServiceStub, add_SessionServiceServicer_to_server
 from strategies.settings.run_config import RunSettings
+from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import free_port
 from tests.hostile import JSON
-from tests.peers import tls_of
 from tests.sessions import CuttingProxy, ThreadedGrid, Vanished
 from unlearning.errors import (
     ConfigurationError,
@@ -96,7 +96,7 @@ class Federation:
     endpoint: Endpoint
     num_clients: int = 2
     answers: dict[str, Answering] = field(default_factory=dict)
-    tls: dict[str, Tls] = field(default_factory=dict)
+    tls: dict[str, TlsFiles] = field(default_factory=dict)
     invitations: dict[str, Invitation] = field(default_factory=dict)
     reconnect_s: float = 5.0
     leaving: set[str] = field(default_factory=set)
@@ -802,12 +802,12 @@ def test_an_answer_above_a_limit_is_not_sent_again(endpoint):
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tls]:
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TlsFiles]:
     """A server's, two clients', and a stranger's of another authority."""
     directory = tmp_path_factory.mktemp("certificates")
     ours, theirs = Authority(directory), Authority(directory, "theirs")
-    stranger = replace(tls_of(theirs, "stranger"), ca=ours.file)
-    own = {name: tls_of(ours, name) for name in ("server", "client", "other")}
+    stranger = replace(theirs.certify("stranger"), ca=ours.file)
+    own = {name: ours.certify(name) for name in ("server", "client", "other")}
     return {**own, "stranger": stranger}
 
 

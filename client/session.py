@@ -19,7 +19,7 @@ from client.sites import SiteCache, Sites
 from strategies.messages import MEASURE, NOTICE, TRAIN, UNLEARN, arrays_content, failure_values, told_values
 from strategies.sessions.client_session import run_client_session
 from strategies.sessions.payloads import INVITATION, Invitation
-from strategies.shadows import FIT_SHADOWS, TRAIN_SHADOWS
+from strategies.shadow_rounds import FIT_SHADOWS, TRAIN_SHADOWS
 from strategies.tls_files import TlsFiles
 from unlearning.errors import FlowerUnlearningError, SessionError
 

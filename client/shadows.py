@@ -12,7 +12,7 @@ from client.answering import message_handler
 from client.measuring import measured_sets, sampling_generator
 from client.work import ClientWork
 from strategies.messages import CLIENT_ID, arrays_content
-from strategies.shadows import HELD_OUT, shadow_arrays, shadow_models
+from strategies.shadow_rounds import HELD_OUT, shadow_arrays, shadow_models
 from unlearning.errors import DataError
 from unlearning.parameters import Vector
 from unlearning.tasks.task import Examples, forgotten_mask, join

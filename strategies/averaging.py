@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from strategies.limits import FEWEST, Excess, Limits, agrees, excess, influences
 from strategies.round_plan import RoundOutcome
 from strategies.round_rules import RoundRules
+from strategies.update_limits import FEWEST, Excess, Limits, agrees, excess, influences
 from unlearning.methods.method import Reply
 from unlearning.parameters import Vector
 

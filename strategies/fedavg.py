@@ -7,7 +7,7 @@ Source: McMahan et al., "Communication-Efficient Learning of Deep Networks from 
                     w_{t+1} ← Σ_k (n_k / n) w_k                `combine`
 
 A strategy of your own overrides `sample` or `combine`. It goes on with those that answered, and refuses what the limits
-of the run refuse (`strategies.limits`). It runs under Flower's stock `start()` and under the live loop.
+of the run refuse (`strategies.update_limits`). It runs under Flower's stock `start()` and under the live loop.
 """
 
 import math
@@ -22,6 +22,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from strategies.averaging import Averaging, Judge, Models
+from strategies.client_measurements import mean_figures, measuring
 from strategies.messages import (
     CLIENT_ID,
     MEASURE,
@@ -33,7 +34,6 @@ from strategies.messages import (
     training_values,
     vector_of,
 )
-from strategies.observations import mean_figures, measuring
 from strategies.pending_round import PendingRound
 from strategies.roster import Member, Roster
 from strategies.round_plan import RoundOutcome, RoundPlan

@@ -7,7 +7,7 @@ from logging import getLogger
 
 from strategies.exchange import read_each
 from strategies.fedavg import FedAvg
-from strategies.limits import agrees, check_norm, check_vector, excess, influences
+from strategies.update_limits import agrees, check_norm, check_vector, excess, influences
 from unlearning.buffers import buffer_positions, check_variances, without_buffers
 from unlearning.errors import FlowerUnlearningError, MethodFailed, UpdateRefused
 from unlearning.methods.method import Method, MethodInfo, Need, Problem, Reply, UnlearningState
@@ -56,7 +56,7 @@ class PendingExchange:
         return checked if self.info.replies_are_models else self._bounded(checked, fedavg)
 
     def _bounded(self, checked: CheckedReplies, fedavg: FedAvg) -> CheckedReplies:
-        """Bound the influence of one answer that does not point where the others point (`strategies.limits`).
+        """Bound the influence of one answer that does not point where the others point (`strategies.update_limits`).
 
         No test score says here whether it harms the model, as in a round. If its length alone gives it the influence
         it is left out, for a method may not weigh by counts; else it counts fewer examples.

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from flwr.app import Message
 
 from strategies.exchange import Failure, read_each, read_values
-from strategies.limits import Limits
 from strategies.messages import reply_of
 from strategies.roster import Roster
 from strategies.round_plan import RoundOutcome
 from strategies.round_rules import RoundRules
+from strategies.update_limits import Limits
 from unlearning.buffers import without_buffers
 from unlearning.errors import UpdateRefused
 from unlearning.methods.method import Reply

@@ -113,7 +113,7 @@ class RoundOutcome:
     loss: the mean over the participants' examples, as they say.
     models, arrays: number of examples and local model of each participant, and what it returned beside, where the
         rules ask for them.
-    held_back: why a client counts fewer examples than it has, by client (`strategies.limits`).
+    held_back: why a client counts fewer examples than it has, by client (`strategies.update_limits`).
     problem: why the server does not commit the model; empty where it does.
     culprit: the client that was left out of the mean because with it there was such a problem.
     """

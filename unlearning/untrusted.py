@@ -21,6 +21,9 @@ MAX_LINE = 500
 
 MAX_JSON_BYTES = 2**24
 """Of one message: room for a list of a million sample ids of a dozen characters."""
+SITE_REQUESTS, SITE_REQUEST_BYTES = 20, 14 * 2**20
+"""The most requests filed at a site, and bytes of their JSON, that travel with one answer; the others go with the next
+ones. What else is in the answer fits into the rest of `MAX_JSON_BYTES`."""
 MAX_JSON_ITEMS = 2_000_000
 MAX_JSON_CONTAINERS = 100_000
 MAX_JSON_DEPTH = 32

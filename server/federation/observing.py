@@ -7,9 +7,9 @@ import numpy as np
 from flwr.app import Message
 
 from server.federation.clients import Clients
+from strategies.client_measurements import measuring, read_observations
 from strategies.exchange import Exchange
 from strategies.messages import MEASURE, model_record
-from strategies.observations import measuring, read_observations
 from strategies.settings.run_config import RunSettings
 from unlearning.evaluation import evaluate
 from unlearning.parameters import Vector

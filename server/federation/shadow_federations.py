@@ -27,10 +27,10 @@ from server.federation.observing import ServerTestSet
 from server.federation.shadow_store import ShadowState, ShadowStore
 from server.federation.state import FederationState
 from server.federation.step import Step
+from strategies.client_measurements import measuring
 from strategies.exchange import Exchange
-from strategies.observations import measuring
 from strategies.settings.run_config import RunSettings
-from strategies.shadows import (
+from strategies.shadow_rounds import (
     FIT_SHADOWS,
     HELD_OUT,
     average_shadows,

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from strategies.exchange import LOST, REFUSED, Failure, read_each, read_values
 from strategies.fetching import Fetches, Lost
 from strategies.messages import SESSION, compose, count_bytes, round_of
-from strategies.sessions.connections import ClientConnection, ClientConnections
+from strategies.sessions.client_connections import ClientConnection, ClientConnections
 from strategies.sessions.endpoint import Endpoint
 from strategies.sessions.payloads import INVITATION, Invitation
 from unlearning.runtime.growing_pause import GrowingPause

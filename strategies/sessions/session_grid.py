@@ -22,7 +22,7 @@ from flwr.supercore.run import Run
 
 from strategies.exchange import NO_ANSWER, REFUSED, UNABLE, read_each
 from strategies.messages import WHOAMI
-from strategies.sessions.connections import ClientConnection, ClientConnections
+from strategies.sessions.client_connections import ClientConnection, ClientConnections
 from strategies.sessions.endpoint import MAX_CLIENTS, Endpoint
 from strategies.sessions.invitations import FlowerMessages, Invitations
 from strategies.sessions.payloads import SharedArrays, answer_content, message_payload

@@ -12,7 +12,6 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 
-from strategies.limits import CountLimits, Limits
 from strategies.settings.groups import (
     DeletionSettings,
     MemorySettings,
@@ -22,6 +21,7 @@ from strategies.settings.groups import (
 )
 from strategies.settings.secrets import SecretPlace, describe_secrets
 from strategies.tls_files import is_loopback
+from strategies.update_limits import CountLimits, Limits
 from unlearning.errors import ConfigurationError
 from unlearning.methods.eligibility import unfit_preparations
 from unlearning.methods.preparation import Prepared

@@ -8,10 +8,10 @@ import pytest
 from flwr.app import Array, ArrayRecord, Message
 
 from strategies.exchange import Exchange, exchange
-from strategies.limits import over_the_median
 from strategies.messages import VECTOR, model_record, vector_of
 from strategies.round_plan import RoundPlan
 from strategies.unlearning_strategy import UnlearningStrategy
+from strategies.update_limits import over_the_median
 from tests.rounds import START, OneRound
 from unlearning.errors import MethodFailed, UpdateRefused
 from unlearning.methods.method import Reply

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from strategies.averaging import Averaging
-from strategies.limits import CountLimits, Excess, Limits, agrees, excess, influences
 from strategies.round_plan import RoundOutcome, RoundPlan
 from strategies.round_rules import RoundRules
+from strategies.update_limits import CountLimits, Excess, Limits, agrees, excess, influences
 from tests.rounds import START, OneRound
 from unlearning.methods.method import Reply
 from unlearning.methods.registry import preparations

@@ -31,7 +31,7 @@ from strategies.messages import (
     values_of,
     vector_of,
 )
-from strategies.sessions import client_session, connections, invitations, payloads, session_grid
+from strategies.sessions import client_connections, client_session, invitations, payloads, session_grid
 from strategies.sessions import endpoint as endpoints
 from strategies.sessions import session_pb2 as pb
 from strategies.sessions.client_session import Answering, run_client_session
@@ -595,7 +595,7 @@ def test_a_client_that_said_that_it_cannot_come_is_invited_again_a_minute_later(
     """Then after two; what kept it away may be over, such as a firewall that was restarted."""
     elapsed, invited = [0.0], []
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + elapsed[0], sleep=time.sleep)
-    for module in (session_grid, invitations, connections):
+    for module in (session_grid, invitations, client_connections):
         monkeypatch.setattr(module, "time", clock)
     federation = Federation(replace(endpoint, address=f"127.0.0.1:{free_port()}"), 1, reconnect_s=0.1)
     with federation.grid.session():
@@ -660,7 +660,7 @@ def few_places(monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(endpoints, "MAX_CLIENTS", 8)
     monkeypatch.setattr(endpoints, "MAX_ARRIVING", 8, raising=False)
     monkeypatch.setattr(endpoints, "_SPARE_THREADS", 1, raising=False)
-    monkeypatch.setattr(connections, "MAX_ARRIVING", 8, raising=False)
+    monkeypatch.setattr(client_connections, "MAX_ARRIVING", 8, raising=False)
     return 8
 
 
@@ -684,7 +684,7 @@ def test_mute_streams_keep_no_client_out(endpoint, certificates, few_places, is_
 
 def test_a_mute_stream_is_ended_soon(federation, monkeypatch):
     """Also where nobody else waits; half a hello says nothing either, for gRPC hands on whole messages."""
-    monkeypatch.setattr(connections, "HELLO_S", 0.2)
+    monkeypatch.setattr(client_connections, "HELLO_S", 0.2)
     with open_channel(federation.endpoint.address, None) as channel:
         assert attend(channel).code() is grpc.StatusCode.CANCELLED
 
@@ -729,7 +729,7 @@ def test_a_client_has_one_stream_however_many_it_opens(sent_to_a_silent_client):
 
 def test_a_client_that_does_not_read_its_end_is_cut_off(sent_to_a_silent_client, monkeypatch):
     """Otherwise each of its processes would leave a thread of the server behind."""
-    monkeypatch.setattr(connections, "END_S", 0.2, raising=False)
+    monkeypatch.setattr(client_connections, "END_S", 0.2, raising=False)
     federation = sent_to_a_silent_client
     with open_channel(federation.endpoint.address, None) as channel:
         call = silent_client(federation, channel, connection=1)

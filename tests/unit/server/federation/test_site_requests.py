@@ -8,12 +8,12 @@ import sqlalchemy as sa
 from client.memory import DirectoryMemory, requests_to_send
 from server.federation.site_requests import MAX_A_DAY, SiteRequests
 from server.ledger import ClientRecord
-from strategies.site_requests import SITE_REQUEST_BYTES, SITE_REQUESTS
 from tests.programs import run_program
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import Ground
 from unlearning.requests import Granularity, Target
 from unlearning.runtime.json_codec import to_plain
+from unlearning.untrusted import SITE_REQUEST_BYTES, SITE_REQUESTS
 
 NOW = datetime(2026, 1, 1, 8, tzinfo=UTC)
 MYSELF = to_plain(Target(Granularity.CLIENT, "2"))

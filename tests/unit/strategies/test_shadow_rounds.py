@@ -7,7 +7,13 @@ from flwr.app import RecordDict
 from strategies.fedavg import FedAvg
 from strategies.messages import arrays_content
 from strategies.settings.run_config import RunSettings
-from strategies.shadows import average_shadows, collect_fits, shadow_arrays, shadow_models, shadow_record
+from strategies.shadow_rounds import (
+    average_shadows,
+    collect_fits,
+    shadow_arrays,
+    shadow_models,
+    shadow_record,
+)
 from unlearning.errors import UpdateRefused
 from unlearning.tasks import TaskSettings, make_task
 

@@ -303,12 +303,15 @@ def _numpy(name: str, array: Array, max_size: int | None = None) -> NDArray[Any]
     """Read the numbers of an array whose bytes are the sender's, so they may be anything."""
     if array.stype != SType.NUMPY:
         raise UpdateRefused(
-            f"The array {as_line(name, 60)!r} is not one of numpy's but {as_line(array.stype, 60)!r}."
+            f"The array {as_line(name, 60)!r} is not one of numpy's but {as_line(array.stype, 60)!r}.",
+            code="unreadable-array",
         )
     try:
         return npy_array(array.data, max_size=max_size)
     except UpdateRefused as exc:
-        raise UpdateRefused(f"The array {as_line(name, 60)!r} cannot be read: {exc}") from exc
+        raise UpdateRefused(
+            f"The array {as_line(name, 60)!r} cannot be read: {exc}", code="unreadable-array"
+        ) from exc
 
 
 def _metrics_of(content: RecordDict) -> dict[str, float]:

@@ -55,7 +55,9 @@ def shadow_models(content: RecordDict) -> list[Vector]:
     arrays = named_arrays(content)
     models = [arrays[name] for number in range(len(arrays)) if (name := f"{_PREFIX}{number}") in arrays]
     if not models or len(models) != sum(name.startswith(_PREFIX) for name in arrays):
-        raise UpdateRefused(f"Shadow models are numbered from 0, got the arrays {sorted(arrays)[:5]}.")
+        raise UpdateRefused(
+            f"Shadow models are numbered from 0, got the arrays {sorted(arrays)[:5]}.", code="shadow-numbers"
+        )
     return models
 
 

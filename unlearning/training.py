@@ -137,7 +137,8 @@ def _untrained(task: Task, seed: int) -> nn.Module:
     model = model.to(task.dtype)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise AppError(
-            f"No parameter of the model of {task.name} has requires_grad; nothing would be trained."
+            f"No parameter of the model of {task.name} has requires_grad; nothing would be trained.",
+            code="nothing-trained",
         )
     hold_statistics(model)
     return model
@@ -191,7 +192,10 @@ def check_frozen_part(task: Task, expected: str) -> None:
         raise AppError(
             f"The frozen part of the model of {task.name} has the SHA-256 {frozen_part(task)[:16]}… here and "
             f"{expected[:16]}… at the server, so updates would not fit. Bring the files and packages that it is made "
-            "from to the same version."
+            "from to the same version.",
+            code="other-frozen-part",
+            here=frozen_part(task),
+            server=expected,
         )
 
 

@@ -99,9 +99,11 @@ def json_object(text: str | bytes, *, max_bytes: int = MAX_JSON_BYTES) -> dict[s
             )
         value = json.loads(whole, parse_int=_integer, object_pairs_hook=_object)
     except (ValueError, RecursionError) as exc:
-        raise UpdateRefused(f"It carries malformed JSON: {as_line(str(exc), 100)}.") from exc
+        raise UpdateRefused(
+            f"It carries malformed JSON: {as_line(str(exc), 100)}.", code="malformed-json"
+        ) from exc
     if not isinstance(value, dict):
-        raise UpdateRefused("Its JSON is not an object.")
+        raise UpdateRefused("Its JSON is not an object.", code="malformed-json")
     _check_values(value)
     return value
 
@@ -155,7 +157,9 @@ def check_dtype(name: str) -> np.dtype[Any]:
         UpdateRefused: it may not travel.
     """
     if name not in DTYPES:
-        raise UpdateRefused(f"An array is of dtype {as_line(name, 40)!r}; allowed are {', '.join(DTYPES)}.")
+        raise UpdateRefused(
+            f"An array is of dtype {as_line(name, 40)!r}; allowed are {', '.join(DTYPES)}.", code="dtype"
+        )
     return DTYPES[name]
 
 
@@ -172,7 +176,11 @@ def check_size(shape: Sequence[int], dtype: np.dtype[Any], *, max_size: int | No
     if math.prod(extent for extent in shape if extent) * dtype.itemsize >= 2**62:
         raise UpdateRefused(f"An array has the shape {tuple(shape)}.")
     if max_size is not None and size > max_size:
-        raise UpdateRefused(f"An array holds {size:,} numbers where at most {max_size:,} are expected.")
+        raise UpdateRefused(
+            f"An array holds {size:,} numbers where at most {max_size:,} are expected.",
+            code="too-many-numbers",
+            max_size=max_size,
+        )
     return size * dtype.itemsize
 
 

@@ -85,7 +85,8 @@ class Endpoint:
         if (self.tls is None or self.tls.ca is None) and not is_loopback(self.bind):
             raise SessionError(
                 f"Sessions at {self.bind} could be reached from other machines, so both sides must prove who "
-                f"they are: set {', '.join(TLS_SETTINGS)}, or bind to 127.0.0.1."
+                f"they are: set {', '.join(TLS_SETTINGS)}, or bind to 127.0.0.1.",
+                code="no-tls",
             )
         # Of those that attend, are ending, arrive; gRPC's own limit on streams would count all alike.
         threads = ThreadPoolExecutor(
@@ -100,7 +101,8 @@ class Endpoint:
                 server.add_secure_port(self.bind, self.tls.server_credentials())
         except RuntimeError as exc:
             raise SessionError(
-                f"Cannot listen for sessions at {self.bind}. Does another server process still hold the port?"
+                f"Cannot listen for sessions at {self.bind}. Does another server process still hold the port?",
+                code="port-taken",
             ) from exc
         return server
 
@@ -140,6 +142,7 @@ def open_channel(address: str, tls: TlsFiles | None) -> grpc.Channel:
     if not is_loopback(address):
         raise SessionError(
             f"The session at {address} is on another machine: give this node "
-            f"{', '.join(TLS_SETTINGS)} in its --node-config."
+            f"{', '.join(TLS_SETTINGS)} in its --node-config.",
+            code="no-tls",
         )
     return grpc.insecure_channel(address, options)

@@ -136,14 +136,15 @@ def answer_content(payload: Payload) -> RecordDict:
     text, metrics = payload.values.get(_TEXT), payload.values.get(METRICS, {})
     if not isinstance(text, str) or not isinstance(metrics, dict):
         raise UpdateRefused(
-            "The answer makes no records: its JSON is no text, or its metrics are not by name."
+            "The answer makes no records: its JSON is no text, or its metrics are not by name.",
+            code="no-records",
         )
     try:
         content = RecordDict({CONFIG: ConfigRecord({"json": text}), **_array_record(payload)})
         if metrics:
             content[METRICS] = MetricRecord(metrics)
     except (TypeError, ValueError) as exc:
-        raise UpdateRefused(f"The answer makes no records: {exc}") from exc
+        raise UpdateRefused(f"The answer makes no records: {exc}", code="no-records") from exc
     return content
 
 

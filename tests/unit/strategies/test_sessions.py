@@ -45,9 +45,9 @@ from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import free_port
 from tests.hostile import JSON
+from tests.raising import raises, refuses
 from tests.sessions import CuttingProxy, ThreadedGrid, Vanished
 from unlearning.errors import (
-    ConfigurationError,
     DataError,
     FlowerUnlearningError,
     SessionError,
@@ -319,7 +319,7 @@ def test_a_wrong_token_or_session_is_refused(federation, caplog, what):
     """At once, logged, and the client that was invited is not disturbed."""
     federation.exchange(request("0"))
     forged = replace(federation.invitations["0"], **{what: "0" * 32})
-    with pytest.raises(SessionError, match="refuses this client: There is no such session"):
+    with raises(SessionError, "refused"):
         run_client_session(forged, scale, 1001)
     assert "unknown session or wrong token" in caplog.text
     assert set(federation.exchange(request("0")).messages) == {"0"}
@@ -417,7 +417,7 @@ def test_an_answer_that_makes_no_records_is_refused(kind):
     assembler = Assembler(2**20)
     assembler.add(header)
     [payload] = [payload for chunk in chunks if (payload := assembler.add(chunk)) is not None]
-    with pytest.raises(UpdateRefused, match="makes no records"):
+    with raises(UpdateRefused, "no-records"):
         answer_content(payload)
 
 
@@ -555,7 +555,7 @@ def test_a_stream_that_breaks_mid_vector_comes_back(endpoint, side):
 def test_a_client_gives_up_a_server_that_is_gone():
     """With what to check, after the time for reconnecting."""
     invitation = Invitation(address=f"127.0.0.1:{free_port()}", session_id="s", token="t", timeout_s=1.0)
-    with pytest.raises(SessionError, match=r"cannot be reached for 0\.2 s.*Check session-address"):
+    with raises(SessionError, "unreachable"):
         run_client_session(invitation, scale, 1001, reconnect_s=0.2)
 
 
@@ -566,7 +566,7 @@ def test_a_client_gives_up_a_server_that_asks_nothing(federation, monkeypatch):
     federation.exchange(request("0"))
     impatient = replace(federation.invitations["0"], timeout_s=0.1)
     federation.grid._lines.by_node[1001].connection = 0  # as if the first stream were gone
-    with pytest.raises(SessionError, match=r"asked nothing for 0\.3"):
+    with raises(SessionError, "idle"):
         run_client_session(impatient, scale, 1001)
 
 
@@ -793,7 +793,7 @@ def test_an_answer_above_a_limit_is_not_sent_again(endpoint):
     invitation = Invitation(address=endpoint.address, session_id="s", token="t", timeout_s=1.0)
     with (
         refusing(endpoint.address, 1, pb.Frame(header=pb.Header(exchange=1, json_bytes=2))),
-        pytest.raises(SessionError, match="refuses this client: There is no place"),
+        raises(SessionError, "refused"),
     ):
         run_client_session(invitation, scale, 1001)
 
@@ -832,17 +832,17 @@ def test_mutual_tls_carries_a_session(endpoint, certificates, caplog):
 @pytest.mark.parametrize("address", ["0.0.0.0:9101", "[::]:9101", "example.org:9101"])
 def test_beyond_this_machine_neither_side_goes_without_tls(address):
     """The server does not listen, the client does not connect, the run does not start."""
-    with pytest.raises(SessionError, match="could be reached from other machines"):
+    with raises(SessionError, "no-tls"):
         Endpoint(address=address, bind=address, timeout_s=1.0).listen()
-    with pytest.raises(SessionError, match="is on another machine"):
+    with raises(SessionError, "no-tls"):
         open_channel(address, None)
-    with pytest.raises(ConfigurationError, match="can be reached from other machines"):
+    with refuses("session-address"):
         RunSettings.from_run_config({"session-address": address})
 
 
 def test_a_taken_port_is_said_so(endpoint, federation):
     """A second server process must not share the port and take half of the streams."""
-    with pytest.raises(SessionError, match="Does another server process still hold the port"):
+    with raises(SessionError, "port-taken"):
         endpoint.listen()
 
 
@@ -852,7 +852,7 @@ def test_an_address_for_clients_may_differ_from_where_the_server_listens():
     settings = RunSettings.from_run_config(
         {"session-address": "example.org:9101", "session-bind": "0.0.0.0:9101", **files}
     )
-    with pytest.raises(ConfigurationError, match="session-tls-cert '/no-such-cert' cannot be read"):
+    with refuses("tls"):
         Endpoint.from_settings(settings)
     local = RunSettings.from_run_config(
         {"session-address": "localhost:9101", "session-bind": "127.0.0.1:9102"}

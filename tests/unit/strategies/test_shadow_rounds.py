@@ -14,6 +14,7 @@ from strategies.shadow_rounds import (
     shadow_models,
     shadow_record,
 )
+from tests.raising import raises
 from unlearning.errors import UpdateRefused
 from unlearning.tasks import TaskSettings, make_task
 
@@ -89,9 +90,9 @@ def test_shadow_models_travel_by_number():
         RecordDict({"arrays": shadow_record([np.full(2, number) for number in range(11)])})
     )
     assert [int(model[0]) for model in models] == list(range(11))
-    with pytest.raises(UpdateRefused, match="numbered"):
+    with raises(UpdateRefused, "shadow-numbers"):
         shadow_models(arrays_content({"shadow.0": np.zeros(2), "shadow.2": np.zeros(2)}, {}))
-    with pytest.raises(UpdateRefused, match="numbered"):
+    with raises(UpdateRefused, "shadow-numbers"):
         shadow_models(arrays_content({}, {}))
 
 

@@ -31,7 +31,7 @@ def test_right_settings_have_no_problem(values: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"dataset": "imagenet"}, "Unknown dataset 'imagenet'. The datasets are: digits, mnist"),
+        ({"dataset": "imagenet"}, "unknown dataset 'imagenet'. The datasets are: digits, mnist"),
         ({"model": "resnet99"}, "Unknown model 'resnet99'. The models are: logistic, mlp"),
         ({"model": "no_such_package:model"}, "cannot be imported"),
         ({"partition": "pathological"}, "The partitions are: iid, dirichlet, natural"),

@@ -12,7 +12,7 @@ of the run refuse (`strategies.update_limits`). It runs under Flower's stock `st
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from logging import getLogger
 from typing import Any
 
@@ -31,7 +31,6 @@ from strategies.messages import (
     Json,
     beside_the_model,
     model_record,
-    training_values,
     vector_of,
 )
 from strategies.pending_round import PendingRound
@@ -170,7 +169,7 @@ class FedAvg(Strategy):
 
     def training(self, server_round: int, also: Json | None = None) -> Callable[[str], Json]:
         """Return what a message that asks to train as the settings say tells each client; `also`: other values."""
-        values = training_values(self.settings.training(server_round)) | (also or {})
+        values = {"training": asdict(self.settings.training(server_round)), **(also or {})}
         return lambda client: {**values, CLIENT_ID: client}
 
     def aggregate_train(

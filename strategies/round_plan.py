@@ -6,12 +6,13 @@ from logging import getLogger
 
 from flwr.app import ArrayRecord, Message
 
-from strategies.messages import FROZEN_PART, PROBLEM, SUBJECT_KEY, Json, compose, exclusion_values
+from strategies.messages import FROZEN_PART, PROBLEM, SUBJECT_KEY, Json, compose
 from strategies.roster import Member
 from strategies.round_rules import RoundRules
 from unlearning.parameters import Vector
 from unlearning.pseudonyms import SubjectKeys
 from unlearning.requests import Exclusions, Forget, Target
+from unlearning.runtime.json_codec import to_plain
 from unlearning.runtime.stores import Arrays
 
 _log = getLogger(__name__)
@@ -82,15 +83,17 @@ class RoundPlan:
     def site_values(self, client: str) -> Json:
         """Return what every message tells a client: what it must leave out, and answers to what it filed."""
         excluded, withheld = self.exclusions.of(client), self.withheld.of(client)
-        values = exclusion_values(excluded, withheld)
+        left_out = {"excluded": excluded, "withheld": withheld}  # permanently, and in this round only
+        values: Json = {name: to_plain(forget) for name, forget in left_out.items() if forget}
         if self.subject_keys is not None and (excluded.sample_ids or withheld.sample_ids):
             values[SUBJECT_KEY] = self.subject_keys.of(client).hex()
         if client in self.problems:
             values[PROBLEM] = self.problems[client]
         if self.frozen_part:
             values[FROZEN_PART] = self.frozen_part
-        answers = self.answers.get(client, {})
-        return {**values, "answers": dict(answers)} if answers else values
+        if answers := self.answers.get(client):
+            values["answers"] = dict(answers)
+        return values
 
     def including(
         self, targets: Iterable[Target] = (), counts: Mapping[str, int] | None = None

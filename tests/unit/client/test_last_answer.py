@@ -1,6 +1,7 @@
 """A site gives its last answer once more where the server lost it, and keeps none of what is forgotten."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from strategies.messages import (
     compose,
     exclusion_values,
     model_record,
-    training_values,
     values_of,
 )
 from strategies.settings.run_config import RunSettings
@@ -66,7 +66,7 @@ def context_of(state_dir: Path | None) -> Context:
 
 
 def training(number: int = 3, **also: Any) -> Message:
-    values = {**training_values(SETTINGS.training(number)), **also}
+    values = {"training": asdict(SETTINGS.training(number)), **also}
     return compose(1, TRAIN, number, values, model_record(MODEL))
 
 
@@ -96,7 +96,7 @@ def test_what_is_asked_once_more_is_answered_with_the_same_bytes(tmp_path, train
     [
         lambda: training(4),
         lambda: training(3, withheld=to_plain(Forget(classes=frozenset({1})))),
-        lambda: compose(1, TRAIN, 3, training_values(SETTINGS.training(3)), model_record(MODEL + 1)),
+        lambda: compose(1, TRAIN, 3, {"training": asdict(SETTINGS.training(3))}, model_record(MODEL + 1)),
     ],
     ids=["round", "what is left out", "model"],
 )

@@ -19,7 +19,6 @@ from strategies.messages import (
     NOTICE,
     TRAIN,
     compose,
-    exclusion_values,
     model_record,
     values_of,
 )
@@ -128,7 +127,7 @@ def test_no_answer_that_knows_what_is_forgotten_remains(tmp_path, trainings):
         return [path.name for path in tmp_path.rglob("*") if path.is_file() and canary in path.read_bytes()]
 
     assert sorted(holders()) == [LAST_ANSWER, f"{LAST_ANSWER}.part"]
-    told = exclusion_values(Forget(sample_ids=frozenset(IDS)))
+    told = {"excluded": to_plain(Forget(sample_ids=frozenset(IDS)))}
     handle_train(training(**told), context_of(tmp_path), SITES)
     assert holders() == []
     again = handle_train(training(**told), context_of(tmp_path), SITES)
@@ -139,7 +138,7 @@ def test_no_answer_that_knows_what_is_forgotten_remains(tmp_path, trainings):
 def test_an_answer_with_figures_of_what_is_forgotten_for_good_is_not_kept(tmp_path):
     """A deletion may ask once more what is known of it; that stays in no file."""
     forget = Forget(sample_ids=frozenset(IDS))
-    asked = training(**exclusion_values(forget), **{MEASURE_TOO: measuring(forget)})
+    asked = training(excluded=to_plain(forget), **{MEASURE_TOO: measuring(forget)})
     assert any(
         name.startswith("measured.forgotten")
         for name in handle_train(asked, context_of(tmp_path), SITES)["arrays"]

@@ -23,7 +23,8 @@ _log = getLogger(__name__)
 WITHOUT = GrowingPause(first_s=60.0, longest_s=600.0)
 """How long a node that says that it cannot come to a session is not invited again, by how often in a row it did not.
 One that says nothing may have been down: it is invited with its next message, and waits from the second time on."""
-_POLL_S = 2.0  # how often Flower is asked whether an invitation was answered
+POLL_S = 2.0
+"""How often Flower is asked whether an invitation was answered."""
 
 
 class FlowerMessages:
@@ -112,9 +113,9 @@ class Invitations:
         _log.info("Session at %s: node %d is invited.", self._endpoint.address, node_id)
         return line
 
-    def poll(self, lines: ClientConnections, *, after_s: float = _POLL_S) -> None:
+    def poll(self, lines: ClientConnections, *, at_once: bool = False) -> None:
         """Take in Flower's answers to invitations: a client has ended, or its process has died."""
-        if not self._open or time.monotonic() - self._polled_at < after_s:
+        if not self._open or (not at_once and time.monotonic() - self._polled_at < POLL_S):
             return
         self._polled_at = time.monotonic()
         for reply in self.messages.pull(list(self._open)):
@@ -159,7 +160,7 @@ def _note_return(line: ClientConnection, reply: Message) -> None:
         return
     failure = read[""]
     if isinstance(failure, Failure):
-        line.is_unable, line.cannot_come = failure.is_lasting, True
+        line.is_unable, line.cannot_come = line.is_unable or failure.is_lasting, True
         line.lost = failure.reason if failure.is_lasting else line.lost or failure.reason
     else:
         line.is_leaving = True

@@ -105,7 +105,7 @@ class SessionGrid(Grid):
             self._end(line)
         deadline = time.monotonic() + ending_s
         while self._invitations.num_open and time.monotonic() < deadline:
-            self._invitations.poll(self._lines, after_s=0.0)
+            self._invitations.poll(self._lines, at_once=True)
             time.sleep(0.1)
         self._by_flower.close()
         self._invitations.forget()

@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord
 
 from strategies.exchange import exchange
 from strategies.fedavg import FedAvg
-from strategies.messages import model_record
 from strategies.roster import Roster
 from strategies.round_plan import RoundOutcome, RoundPlan
 from strategies.round_rules import RoundRules
@@ -103,13 +101,6 @@ def test_a_registered_name_goes_before_a_declared_one():
     online = Roster().online(grid)
     assert {client: member.node_id for client, member in online.items()} == {"hospital-0": 1001}
     assert online["hospital-0"].is_registered
-
-
-def test_the_record_of_the_model_has_one_array():
-    """Every array is an object of its own on the wire."""
-    record = model_record(START)
-    assert isinstance(record, ArrayRecord)
-    assert len(record) == 1
 
 
 class Largest(RoundRules):

@@ -1,5 +1,7 @@
 """Payloads survive being cut into frames, and what is not a payload is refused."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,9 +11,12 @@ from hypothesis.extra import numpy as hnp
 from strategies.sessions import framing
 from strategies.sessions import session_pb2 as pb
 from strategies.sessions.framing import Assembler, Payload, frames
+from strategies.sessions.payloads import answer_content
+from tests.hostile import JSON
 from tests.raising import raises
-from unlearning.errors import SessionError
+from unlearning.errors import SessionError, UpdateRefused
 from unlearning.parameters import content_hash
+from unlearning.untrusted import reason_of
 
 CHUNK = 64
 
@@ -124,10 +129,72 @@ def test_a_payload_begins_with_its_header(first):
         Assembler(2**20).add(first)
 
 
-@pytest.mark.parametrize("text", [b"{", b"[]", b"\xff\xff"])
-def test_json_that_is_no_object_is_refused(text):
-    """Malformed, or of another kind."""
+def payload_frames(text: bytes, *, exchange: int = 1, arrays=()) -> list[pb.Frame]:
+    """A payload of this JSON and arrays of these headers without bytes."""
+    header = pb.Frame(header=pb.Header(exchange=exchange, json_bytes=len(text), arrays=arrays))
+    chunks = [text[start : start + CHUNK] for start in range(0, len(text), CHUNK)]
+    return [header, *(pb.Frame(chunk=pb.Chunk(data=chunk)) for chunk in chunks)]
+
+
+EMPTY = [pb.ArrayHeader(name="vector", dtype="<f4", shape=[0])]
+BAD_PARCELS = {
+    **{kind: payload_frames(text.encode()) for kind, text in JSON.items() if len(text) < 2**20},
+    "many times the model's size": payload_frames(b"{}", arrays=[pb.ArrayHeader(dtype="<f8", shape=[2**40])]),
+    "JSON of 4 GiB": [pb.Frame(header=pb.Header(exchange=1, json_bytes=2**32))],
+    "not UTF-8": payload_frames(b'{"a": "\xff"}'),
+    "a shape that overflows": payload_frames(
+        b"{}", arrays=[pb.ArrayHeader(dtype="<f4", shape=[2**40, 2**40, 0])]
+    ),
+    "a hundred dimensions": payload_frames(b"{}", arrays=[pb.ArrayHeader(dtype="<f4", shape=[1] * 100)]),
+    "objects": payload_frames(b"{}", arrays=[pb.ArrayHeader(dtype="|O", shape=[0])]),
+    "a dtype of brackets": payload_frames(b"{}", arrays=[pb.ArrayHeader(dtype="[" * 9000, shape=[0])]),
+    "a dtype that Python would read": payload_frames(
+        b"{}", arrays=[pb.ArrayHeader(dtype="(1000000,1000000)f8", shape=[1])]
+    ),
+    "a name twice": payload_frames(b"{}", arrays=[*EMPTY, *EMPTY]),
+    "an array said to be known": payload_frames(
+        b"{}", arrays=[pb.ArrayHeader(is_known=True, content_hash="x")]
+    ),
+}
+BAD_ANSWERS = {
+    "nothing": b"{}",
+    "the text is a list": b'{"json": [1]}',
+    "metrics are a list": b'{"json": "", "metrics": [1]}',
+    "a metric is an object": b'{"json": "", "metrics": {"a": {}}}',
+    "a metric is a text": b'{"json": "", "metrics": {"a": "b"}}',
+}
+
+
+@pytest.mark.parametrize("kind", BAD_PARCELS)
+def test_a_bad_payload_is_refused(kind):
+    """Whatever it is, in one printable line."""
+    assembler = Assembler(2**24)
+    with pytest.raises(SessionError) as caught:
+        [assembler.add(frame) for frame in BAD_PARCELS[kind]]
+    assert reason_of(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("kind", BAD_ANSWERS)
+def test_an_answer_that_makes_no_records_is_refused(kind):
+    """The stream is in order; what came over it is thrown away. What records say is for their reader to check."""
+    [header, *chunks] = payload_frames(BAD_ANSWERS[kind], arrays=EMPTY)
     assembler = Assembler(2**20)
-    assembler.add(pb.Frame(header=pb.Header(exchange=1, json_bytes=len(text))))
-    with raises(SessionError, "malformed-json"):
-        assembler.add(pb.Frame(chunk=pb.Chunk(data=text)))
+    assembler.add(header)
+    [payload] = [payload for chunk in chunks if (payload := assembler.add(chunk)) is not None]
+    with raises(UpdateRefused, "no-records"):
+        answer_content(payload)
+
+
+def test_room_is_made_for_what_has_come_and_not_for_what_is_announced():
+    """A header costs a stranger nothing; it may not cost us its announcement either."""
+    assembler = Assembler(2**33)
+    header = pb.Header(
+        exchange=1, json_bytes=2, arrays=[pb.ArrayHeader(name="vector", dtype="<f4", shape=[2**30])]
+    )
+    tracemalloc.start()
+    try:
+        assembler.add(pb.Frame(header=header))
+        assembler.add(pb.Frame(chunk=pb.Chunk(data=b"{}")))
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()

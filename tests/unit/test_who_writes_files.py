@@ -18,7 +18,6 @@ ELSEWHERE = {
     "server/operations/setup.py": "files that are carried to a site",
     "client/setup.py": "files that are carried to the server",
     "strategies/installation.py": "systemd's units are root's",
-    "strategies/settings/page.py": "writes the docs",
     "server/cli/new.py": "an app's source, in its author's directory",
     "server/cli/audit.py": "where the caller says, which may be a device or a pipe",
     "server/cli/certificates.py": "where the caller says, which may be a device or a pipe",

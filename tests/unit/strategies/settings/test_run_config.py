@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strategies.settings.page import FILES
+from benchmarks.settings_tables import FILES
 from strategies.settings.run_config import RunSettings, local_seed
 from tests.raising import refuses
 from unlearning.errors import ConfigurationError

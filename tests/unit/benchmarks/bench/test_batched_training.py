@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from unlearning.batched_training import suits, train_federations, train_many
+from benchmarks.bench.batched_training import suits, train_federations, train_many
 from unlearning.errors import DataError
 from unlearning.parameters import weighted_mean
 from unlearning.tasks import TaskSettings, load_site, make_task

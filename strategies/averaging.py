@@ -128,7 +128,7 @@ def _without(models: Models, client: str) -> Models:
 
 
 def _reduced(models: Models, over: Excess) -> Models:
-    """Return the models with a weight for the client that is over its bound that brings it there; without it at 0."""
+    """Return the models with a smaller weight for the client over its bound, or without it where none is left."""
     count, vector = models[over.client]
     kept = int(count * over.bound / over.influence)
     return {**models, over.client: (kept, vector)} if kept else _without(models, over.client)

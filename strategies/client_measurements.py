@@ -1,4 +1,4 @@
-"""Measuring a model on the clients' own data: what is made of the clients' answers.
+"""Measuring a model on the clients' own data: reading the clients' answers.
 
 A client computes per-example values locally and sends sums and the values of a bounded random sample, without
 ids: what the attacks need and no more. docs/verification.md lists everything that leaves a client.
@@ -27,7 +27,7 @@ _LARGEST_SUM = 1e100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientObservations:
-    """What clients observed on one set: by client, merged (None if nobody did), and whose answer was refused."""
+    """What clients observed on one set: by client, merged (None if none did), and which answers were refused."""
 
     by_client: Mapping[str, Observations] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -90,7 +90,7 @@ def _read_one(name: str, check_count: CheckCount, client: str, content: RecordDi
     """Read a client's observations on the set `name`; None where it has none.
 
     Raises:
-        UpdateRefused: sums or counts are beyond what anybody has.
+        UpdateRefused: sums or counts are beyond what any client has.
         DataError: arrays that do not belong together.
     """
     arrays = named_arrays(content)

@@ -44,7 +44,7 @@ class Failure:
     """Why a client gave no usable answer; the reason becomes one printable line, for it may be the client's words.
 
     is_final: asking again cannot help. is_refusal: there was an answer, and it was thrown away.
-    is_lasting: the client can do nothing of what it is asked until its program or its set-up changes.
+    is_lasting: the client cannot take part until its program or its set-up changes.
     """
 
     reason: str
@@ -256,7 +256,7 @@ def exchange(
 
 
 def reported_failure(values: Mapping[str, Any]) -> Failure | None:
-    """Say why a client says that it could not do its work, if that is what it answers."""
+    """Return why a client reports that it could not do its work, if it does."""
     if "error" not in values:
         return None
     return Failure(
@@ -267,7 +267,7 @@ def reported_failure(values: Mapping[str, Any]) -> Failure | None:
 
 
 def read_values(content: RecordDict) -> Json | Failure:
-    """Read the JSON of a client's answer; or why the client could not do its work, by its version or as it says.
+    """Read the JSON of a client's answer; or why the client could not do its work, by its version or its report.
 
     Raises:
         UpdateRefused: it is malformed.

@@ -213,7 +213,7 @@ class FedAvg(Strategy):
         return self.plan.rules.combine(before, models)
 
     def check_count(self, client: str, num_examples: int, declared: Mapping[str, int] | None = None) -> None:
-        """Refuse a count that is too large beside what is known of all clients, and what they declared now.
+        """Refuse a count that is too large compared with the known counts of all clients and those `declared` now.
 
         Raises:
             UpdateRefused: it is too large.

@@ -59,13 +59,13 @@ PEAK_MEMORY, PART = "peak-memory", "part"
 """Under these keys a client's answer says what memory its work took at most, and an answer to training which part, of
 how many, of dealt-out data the site has."""
 LASTING, OBSTACLE = "is-lasting", "obstacle"
-"""Under these keys a client's answer says that it can do nothing of what it is asked, and an answer to `WHOAMI` why."""
+"""Under these keys a client's answer says that it cannot take part, and an answer to `WHOAMI` why."""
 
 Json = dict[str, Any]
 
 
 def model_record(vector: Vector, beside: Mapping[str, NDArray[Any]] | None = None) -> ArrayRecord:
-    """Return the model as an ArrayRecord with one array, and others `beside` it under their names.
+    """Return the model as an ArrayRecord with one array, and those of `beside` under their names.
 
     Share the record between messages: it is hashed once.
     """
@@ -140,7 +140,7 @@ def with_content(message: Message, content: RecordDict) -> Message:
 
 
 def instruction_values(method: str, instruction: Instruction) -> Json:
-    """Return the JSON of a method's instruction; its arrays travel beside the model."""
+    """Return the JSON of a method's instruction; its arrays travel with the model."""
     return {
         "method": method,
         "operation": instruction.operation,

@@ -37,7 +37,7 @@ class RoundAnswers:
 class PendingRound:
     """What was sent to whom, and so what an answer has to be like.
 
-    model: the global one (d,). sent: the arrays beside it. clients: by the id of the node that was asked.
+    model: the global one (d,). sent: the arrays that went with it. clients: by the id of the node that was asked.
     """
 
     model: Vector

@@ -20,7 +20,7 @@ _log = getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPlan:
-    """Who may take part in rounds, what clients are told in each message, and what is made of their answers.
+    """Who may take part in rounds, what each message says to a client, and what enters the model.
 
     A client may take part unless it was forgotten (`exclusions`) or a request that would forget it is waiting
     (`withheld`); single samples and classes are left out by the client itself.
@@ -113,8 +113,8 @@ class RoundOutcome:
     model: the new one (d,); None where no answer could enter.
     participants: the number of examples of each client whose answer entered, as it was weighed.
     refused: why, by client id; by `node N` where the node speaks for no client, or for one that another node is.
-    loss: the mean over the participants' examples, as they say.
-    models, arrays: number of examples and local model of each participant, and what it returned beside, where the
+    loss: the mean over the participants' examples, as they report.
+    models, arrays: number of examples and local model of each participant, and what it returned with it, where the
         rules ask for them.
     held_back: why a client counts fewer examples than it has, by client (`strategies.update_limits`).
     problem: why the server does not commit the model; empty where it does.

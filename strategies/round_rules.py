@@ -53,7 +53,7 @@ class RoundRules:
         )
 
     def takes_part(self, client_id: str, number: int) -> bool:
-        """Tell whether a client is asked in the training round `number`."""
+        """Tell whether a client takes part in the training round `number`."""
         return all(
             prepared.preparation.takes_part(prepared.options, client_id, number)
             for prepared in self.prepared.values()

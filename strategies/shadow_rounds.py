@@ -79,7 +79,7 @@ def average_shadows(
     """Average the shadow models of a round; the clients that took part in it, sorted; and who was refused and why.
 
     own: what the server trained on its test examples, each of which counts as one more client. An answer that may not
-    enter is left out whole; a shadow model that nobody trained stays as it is.
+    enter is left out whole; a shadow model that no client trained stays as it is.
     """
     accepted, refused = read_each(
         replies, lambda client, content: _read_models(client, content, before, fedavg)

@@ -142,7 +142,7 @@ class UnlearningStrategy(Strategy):
         return list(self.unlearn_messages(server_round, arrays, grid).values())
 
     def unlearn_messages(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> dict[str, Message]:
-        """Return the messages of the method's next exchange, by client id; empty where it asks nobody.
+        """Return the messages of the method's next exchange, by client id; empty where it needs no client.
 
         Raises:
             MethodFailed: no client that the method needs is online.
@@ -160,7 +160,7 @@ class UnlearningStrategy(Strategy):
         return messages
 
     def instructions(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> Mapping[str, Instruction]:
-        """Return the method's next exchange, by client id, however it travels; empty where it asks nobody.
+        """Return the method's next exchange, by client id, however it travels; empty where it needs no client.
 
         Raises:
             MethodFailed: no client that the method needs is online. One that lacks some of them decides
@@ -235,7 +235,7 @@ class UnlearningStrategy(Strategy):
             MethodFailed: the replies do not suffice.
         """
         assert self.state is not None, "instructions come first"
-        if self.state.finished:  # a method that asks nobody is finished once it has begun
+        if self.state.finished:  # a method that needs no client is finished once it has begun
             self.outcome = RoundOutcome()
             return self._commit(self.state, {})
         assert self._asked is not None, "instructions come first"

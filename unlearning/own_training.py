@@ -3,7 +3,7 @@
     def train(model, loader, settings) -> float
 
 `model` is on its device with the weights to start from; it is trained in place. `loader` is a `DataLoader` of
-(inputs, targets), shuffled anew at each iteration by the settings' seed. `settings` are `TrainingSettings`; `epochs`,
+(inputs, targets), shuffled at each iteration by the settings' seed. `settings` are `TrainingSettings`; `epochs`,
 `learning_rate` and the rest mean what they say, for methods change them (MoDe's rates, FedEraser's short training). The
 mean loss is returned. torch's global random state is seeded before, and put back afterwards.
 

@@ -1,6 +1,6 @@
 """What others send, read strictly: lines for the log, JSON, arrays.
 
-Whoever reads an answer of a client, or a payload of a peer, reads it by these functions. Each knows from a few bytes
+Every answer of a client and payload of a peer is read by these functions. Each knows from a few bytes
 how much room the rest will take, refuses what does not fit before it makes that room, and raises `UpdateRefused`.
 """
 
@@ -114,7 +114,7 @@ def npy_array(data: bytes, *, max_size: int | None = None) -> NDArray[Any]:
     max_size: how many numbers there may be; what holds more is refused before room is made for it.
 
     Raises:
-        UpdateRefused: it is no such array of numbers, or its bytes are not as many as its shape says.
+        UpdateRefused: it is no such array of numbers, or it has another number of bytes than its shape says.
     """
     length = int.from_bytes(data[8:10], "little")
     if not data.startswith(_NPY_MAGIC) or length > _NPY_HEADER_BYTES:

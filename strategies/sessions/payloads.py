@@ -1,6 +1,6 @@
 """What travels in a session: invitations, and Flower messages as payloads and back.
 
-A message's records keep their names and keys, so whoever reads them finds what would have come by Flower; arrays travel
+A message's records keep their names and keys, so their reader finds what would have come by Flower; arrays travel
 as their numbers and not as files of numpy's.
 """
 
@@ -58,7 +58,7 @@ class SessionStatistics:
 
     @classmethod
     def from_json(cls, value: Any) -> "SessionStatistics | None":
-        """Return what `to_plain` made of statistics; None where it is anything else, for a client may send that.
+        """Return what `to_plain` made of statistics; None where it is anything else, which a client may send.
 
         More is passed over.
         """

@@ -3,7 +3,7 @@
 What sends and receives messages does not see the difference: the same message, the same answer, the same reasons. One
 Flower message invites a node; after that a message costs what the network costs, and no process start. A node is
 invited again when its stream has gone permanently, when it leaves, and after `LIFETIME_S`. A node that does not
-come is sent its message by Flower; one that says that it cannot is not invited again for a while.
+come is sent its message by Flower; one that reports that it cannot is not invited again for a while.
 """
 
 import math
@@ -40,7 +40,7 @@ LIFETIME_S = 600.0
 ENDING_S = 30.0
 """How long the clients' processes are waited for at the end."""
 NODES_S = 1.0
-"""So old may be what the SuperLink said of who is online: to ask it takes longer than a round's arithmetic, and it
+"""How old the SuperLink's list of nodes online may be: to ask for it takes longer than a round's arithmetic, and it
 counts a node as online for half a minute after its last heartbeat."""
 _LOST = 1  # the code of an error reply, as Flower's own mean: no answer will come
 

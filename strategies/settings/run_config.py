@@ -16,10 +16,11 @@ from strategies.settings.groups import (
     DeletionSettings,
     MemorySettings,
     RoundSettings,
+    SecretPlace,
     SessionSettings,
     TrainingSchedule,
+    describe_secrets,
 )
-from strategies.settings.secrets import SecretPlace, describe_secrets
 from strategies.tls_files import is_loopback
 from strategies.update_limits import CountLimits, Limits
 from unlearning.errors import ConfigurationError

@@ -8,10 +8,8 @@ from typing import Annotated
 
 import typer
 
-from client.commands import run_command
+from client.commands import StateDir, noise_app, run_command
 from client.memory import DirectoryMemory
-from client.noise_commands import StateDir
-from client.noise_commands import app as noise_app
 from client.worker.paths import WorkerPaths, default_directory
 from strategies.installation import CONFIG_DIR, STATE_ROOT, UNITS_DIR, Host
 from unlearning.errors import InvalidRequest

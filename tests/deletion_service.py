@@ -1,8 +1,7 @@
 """What tests of the deletion service share: a stand-in for the live loop, and a way to file requests."""
 
 import socket
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -122,18 +121,8 @@ def received(connection: socket.socket) -> bytes:
     return answer
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Return when it holds, which nothing tells but another look."""
-    waited = threading.Event()
-    for _ in range(int(WAIT_S / 0.02)):
-        if holds():
-            return
-        waited.wait(0.02)
-    raise AssertionError("it did not come to that")
-
-
 def free_port() -> int:
-    """A port where nobody listens."""
+    """A port where no program listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

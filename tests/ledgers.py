@@ -109,7 +109,7 @@ def copy_if_new(template: Path, path: Path) -> None:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a database for a ledger that nobody has opened yet."""
+    """The URL of a database for a ledger that has not been opened yet."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'ledger.db'}"
         return

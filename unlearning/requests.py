@@ -10,15 +10,15 @@
 From received, scheduled and failed a request may also be refused: answered without deletion, for a reason that an
 operator gives.
 Up to `recovering` a request may fail without a trace in the model. `recovering` → `verifying` commits the
-recovered model, once the gate has let it pass, and excludes the data for good; from there the only way is
+recovered model, once the gate has accepted it, and permanently excludes the data; from there the only way is
 forward, and what goes wrong is said in the report.
 """
 
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import date, datetime, timedelta
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -268,6 +268,26 @@ class DeletionRequest:
         """Return whether the deadline has passed without an answer."""
         left = self.days_left(today)
         return left is not None and left < 0
+
+
+def facts_of(request: DeletionRequest) -> dict[str, Any]:
+    """Return a request's fields and those of its target by name, in the form that documents and tables have.
+
+    `target` is the phrase for people, times are ISO 8601 in UTC. Ids of samples are left out, their number is in.
+    """
+    target = request.target
+    found = {item.name: getattr(request, item.name) for item in fields(request)}
+    found |= {item.name: getattr(target, item.name) for item in fields(target) if item.name != "sample_ids"}
+    found |= {"target": target.describe(), "num_samples": target.num_samples or None}
+    return {name: _stated(value) for name, value in found.items()}
+
+
+def _stated(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="seconds")
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value) if isinstance(value, StrEnum) else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from benchmarks.demo.view import interpret, introduce, outcome_table
 from benchmarks.deployment import LocalDeployment
 from server.api.client import DeletionClient
 from server.api.narrator import GOING_ON, Narrator
-from server.certificate.checks import check_report, check_signature
 from server.certificate.document import decode
+from server.certificate.file_checks import check_report, check_signature
 from server.certificate.keys import PUBLIC_KEY, load_public_key, make_key_pair
 from server.certificate.ledger_check import LedgerView, check_ledger, open_ledger
 from server.ledger import Event, Ledger, RoundRecord
@@ -95,7 +95,7 @@ def _check_certificate(directory: Path) -> list[str]:
     with closing(open_ledger(ledger_url(directory / "server" / "state"))) as ledger:
         checks = [
             check_signature(file, load_public_key(directory / PUBLIC_KEY)),
-            check_report(file.certificate, directory / REPORT_JSON),
+            check_report(file.certificate, (directory / REPORT_JSON).read_bytes()),
             check_ledger(file.certificate, content, LedgerView.of_ledger(ledger)),
         ]
     command = f"flower-unlearn verify {CERTIFICATE} --public-key {PUBLIC_KEY} --report {REPORT_JSON}"

@@ -264,7 +264,7 @@ def preload() -> Program:
     from importlib import import_module
     from importlib.metadata import entry_points
 
-    ours = ("client.app", "client.handlers", "client.shadows")
+    ours = ("client.app", "client.handlers")
     imported_when_needed = ("scipy.special", "torch.func", "httpcore")
     with nothing_collected():
         for name in (*ours, *imported_when_needed):

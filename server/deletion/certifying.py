@@ -25,7 +25,7 @@ from server.certificate.document import (
 from server.certificate.keys import key_id, signer
 from server.deletion.privacy_account import FINDING
 from server.ledger import Event, Ledger
-from server.report.data import ReportData, ReportedRequest
+from server.report.report_data import ReportData
 from unlearning.pseudonyms import commitment
 from unlearning.requests import hash_of_ids
 from unlearning.runtime.durable_files import write_atomically
@@ -77,7 +77,14 @@ def _certificate(
     return Certificate(
         issued_at=event.at.astimezone(UTC).isoformat(timespec="seconds"),
         federation=report.federation.name,
-        request=_request(ledger, asked),
+        request=CertifiedRequest(
+            **{
+                name: value
+                for name, value in facts["request"].items()
+                if name in CertifiedRequest.model_fields
+            },
+            sample_ids_commitment=_commitment(ledger, asked.id),
+        ),
         method=CertifiedMethod(
             name=asked.method,
             title=asked.method_title,
@@ -99,25 +106,6 @@ def _certificate(
         privacy=_privacy(report),
         key_id=signed_by,
         unsigned_because=unsigned_because,
-    )
-
-
-def _request(ledger: Ledger, asked: ReportedRequest) -> CertifiedRequest:
-    return CertifiedRequest(
-        id=asked.id,
-        granularity=asked.granularity,
-        client_id=asked.client_id,
-        class_label=asked.class_label,
-        num_samples=asked.num_samples,
-        sample_ids_commitment=_commitment(ledger, asked.id),
-        submitted_by=asked.submitted_by,
-        created_at=asked.created_at,
-        served_with=list(asked.served_with),
-        received_on=asked.received_on,
-        due_on=asked.due_on,
-        extended_days=asked.extended_days,
-        ground=asked.ground,
-        reference_sha256=asked.reference_sha256,
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from server.federation.state import ActiveDeletion, FederationState, PhaseCost
 from server.ledger import RoundRecord
-from server.report.data import FormulaCost
+from server.report.report_data import FormulaCost
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.methods.preparation import Prepared

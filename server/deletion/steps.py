@@ -39,7 +39,7 @@ from server.federation.state import ActiveDeletion, FederationState, Phase
 from server.federation.step import Move, RoundDone, Step
 from server.federation.suspensions import with_left_out
 from server.report import write_report
-from server.report.data import ReportData
+from server.report.report_data import ReportData
 from server.requests.admission import SITE
 from server.state_directory.files import REPORTS
 from strategies.sessions.session_grid import SessionGrid

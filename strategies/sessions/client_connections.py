@@ -39,13 +39,12 @@ class Stream:
 
     party: whose certificate or network it comes from; close: ends it, whatever it waits for.
     assembler: its limit is set for each frame. sent: the newest message that went over it; known: hashes of arrays that
-    went with it. closing: closes it later, where it is waited for.
+    went with it.
     """
 
     party: str
     close: Callable[[], object]
     assembler: Assembler = field(default_factory=lambda: Assembler(0))
-    closing: threading.Timer | None = None
     sent: int = 0
     known: frozenset[str] = frozenset()
     refusal: str = ""
@@ -115,7 +114,7 @@ class ClientConnections:
         """End a connection: its stream gets an End, and its token opens no other."""
         with self.changed:
             if line.stream is not None and not line.is_over:
-                self._wait_for(line.stream, self._ending, END_S)
+                self._ending.enter(line.stream, END_S)
             line.is_over = True
             if self.by_node.get(line.node_id) is line:
                 del self.by_node[line.node_id]
@@ -126,14 +125,14 @@ class ClientConnections:
     ) -> Iterator[pb.Frame]:
         """Yield one client's stream, from its Hello to the End; see session.proto."""
         stream = Stream(party_of(context), context.cancel)
-        self._wait_for(stream, self._arriving, HELLO_S)
+        self._arriving.enter(stream, HELLO_S)
         try:
             first = next(request_iterator)
         except (StopIteration, grpc.RpcError):
             self._warn(stream, "A stream of %s ended before it said whose it is.", stream.party)
             return
         finally:
-            self._forget(stream)
+            self._arriving.leave(stream)
         line = self._admit(first.hello, stream, context)
         if not context.add_callback(lambda: self._detach(line, stream)):
             self._detach(line, stream)
@@ -142,20 +141,6 @@ class ClientConnections:
             target=self._read, args=(line, stream, request_iterator), name="session-reader", daemon=True
         ).start()
         yield from self._requests(line, stream, context)
-
-    def _wait_for(self, stream: Stream, places: WaitingPlaces, seconds: float) -> None:
-        """Let a stream wait in one of these places, so many seconds at most."""
-        places.enter(stream)
-        stream.closing = threading.Timer(seconds, stream.close)
-        stream.closing.daemon = True
-        stream.closing.start()
-
-    def _forget(self, stream: Stream) -> None:
-        """Note that a stream waits no longer."""
-        if stream.closing is not None:
-            stream.closing.cancel()
-        self._arriving.leave(stream)
-        self._ending.leave(stream)
 
     def _admit(self, hello: pb.Hello, stream: Stream, context: grpc.ServicerContext) -> ClientConnection:
         """Return whose stream it is, in place of the stream that this client had.
@@ -246,7 +231,7 @@ class ClientConnections:
             if line.stream is stream:
                 line.stream, line.detached_at = None, time.monotonic()
             self.changed.notify_all()
-        self._forget(stream)
+        self._ending.leave(stream)
 
     def _requests(
         self, line: ClientConnection, stream: Stream, context: grpc.ServicerContext

@@ -96,13 +96,13 @@ WITHOUT_PREPARATION = {
 }
 """With few exchanges each; the kills of methods that prepare in training are in test_prepared_methods.py."""
 
-STRIDE = 11
+STRIDE = 16
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", WITHOUT_PREPARATION)
 def test_every_method_survives_kills(federation, monkeypatch, method):
-    """At every eleventh write, from another one on with each method: the bits and the one completion of no kill."""
+    """At every sixteenth write, from another one on with each method: the bits and the one completion of no kill."""
     script = f"at=1 client=1 method={method} {WITHOUT_PREPARATION[method]}"
     killer = Killer(monkeypatch, (*DURABLE_STEPS, (DirectoryMemory, "add_tombstones")))
     first = 1 + list(WITHOUT_PREPARATION).index(method)

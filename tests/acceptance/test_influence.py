@@ -77,7 +77,6 @@ def honest_score(tmp_path_factory) -> float:
     "forge",
     [
         pulling(9, 2),
-        pulling(9, 6),
         pulling(9, 3, constant),
     ],
 )

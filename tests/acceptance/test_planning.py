@@ -131,7 +131,7 @@ def test_an_unknown_client_has_no_plan(trained: InProcessFederation, federation)
     """As on admission; and before the start there is nothing to plan with yet."""
     with pytest.raises(UnknownClient):
         plan(trained.ledger, client("99"))
-    with pytest.raises(UnknownClient, match="has not started"):
+    with pytest.raises(UnknownClient):
         plan(federation().ledger, client("1"))
 
 

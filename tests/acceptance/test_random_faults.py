@@ -16,7 +16,7 @@ import pytest
 from client.memory import ClientMemory
 from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger, chain
-from server.report import page
+from server.report import html_page as page
 from strategies.in_process_grid import InProcessGrid
 from strategies.settings.run_config import RunSettings
 from tests.federation import SMALL, InProcessFederation
@@ -130,16 +130,11 @@ def survive(make: Callable[..., InProcessFederation], killer: Killer, seed: int)
     return Counter(requests=len(requests), kills=kills)
 
 
-def test_kills_at_random_places_change_nothing(federation, killer):
-    """One federation, in every run of the tests."""
-    assert survive(federation, killer, seed=0)["kills"] > 3
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_hundreds_of_kills_change_nothing(federation, killer):
     """At least 200 kills over at least 50 requests; the seeds say how to see a failure again."""
-    tally = sum((survive(federation, killer, seed) for seed in range(1, 19)), Counter())
+    tally = sum((survive(federation, killer, seed) for seed in range(18)), Counter())
     print(tally)
     assert tally["requests"] >= 50
     assert tally["kills"] >= 200

@@ -152,7 +152,7 @@ def test_clients_and_server_draw_the_same_members(history, tmp_path):
 
 
 def test_shadow_models_travel_once_a_deletion_to_the_target_alone(history):
-    """The server has its own test set, so nobody else is asked; five measurements need no more of them."""
+    """The server has its own test set, so no other client is asked; five measurements need no more of them."""
     asked = [message for message in history.grid.sent if message.metadata.message_type == FIT_SHADOWS]
     assert [message.metadata.dst_node_id for message in asked] == [history.node("1")]
 

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,11 @@ SETTINGS: Mapping[str, ConfigValue] = {
 OVER_SESSIONS: Mapping[str, ConfigValue] = {"transport": "session", "round-interval-s": 1.0}
 """Of a deployment with sessions: where messages are not what is tested, a round takes as long as its arithmetic.
 
-A round that nobody waits for begins a second after the one before, and leaves the processors to the others.
+A round that no test waits for begins a second after the one before, and leaves the processors to the others.
 """
 
 OVER_MESSAGES: Mapping[str, ConfigValue] = {"round-interval-s": 3.0}
-"""A round takes some seconds; one that nobody waits for leaves the processors to the others for as long."""
+"""A round takes some seconds; one that no test waits for leaves the processors to the others for as long."""
 
 WAIT_S = 300.0
 """Longer than anything takes on a busy machine; only a broken federation makes a test wait as long."""
@@ -114,7 +115,7 @@ class LiveFederation:
         return self.noted(self.service.submit(target, method="puf-special", idempotency_key=key), target)
 
     def noted(self, request: DeletionRequest, target: Target) -> DeletionRequest:
-        """Remember what was asked: the ledger gives the ids of samples back when a deletion is over."""
+        """Remember what was asked: the ledger gives the ids of samples back when a deletion is completed."""
         self.filed[request.id] = target
         return request
 
@@ -155,14 +156,7 @@ class LiveFederation:
 
     def num_messages(self, client: int, kind: str) -> int:
         """How many messages of type `kind` this client's SuperNode has taken in, over all its starts."""
-        log = self.deployment.group(supernode(client)).log_text()
-        return len(
-            # the message's own process may say that it starts before the SuperNode says that all has come
-            re.findall(
-                rf"Receiving: {re.escape(kind)} message[^\n]*\n(?:[^\n]*\n){{0,3}}?[^\n]*Received successfully",
-                log,
-            )
-        )
+        return num_received(self.deployment.group(supernode(client)).log_text(), kind)
 
     def rounds(self) -> list[RoundRecord]:
         """The rounds by number; of a round that was done again the last record counts."""
@@ -233,7 +227,7 @@ def forget(
     after_rounds: int,
     tls: TlsFiles | None = None,
 ) -> dict[str, Any]:
-    """Submit the run of any app and after so many rounds a request; return the report when it is completed."""
+    """Submit the run of any app and after `after_rounds` rounds a request; return the report when it is completed."""
     deployment.submit_run()
     layout = deployment.layout
     with (
@@ -241,10 +235,10 @@ def forget(
         DeletionClient(layout.deletion_address, tls) as service,
     ):
         deployment.wait_until(
-            lambda: len(list(ledger.all_rounds())) >= after_rounds, WAIT_S, f"{after_rounds} rounds are over"
+            lambda: len(list(ledger.all_rounds())) >= after_rounds, WAIT_S, f"{after_rounds} rounds are done"
         )
         request = service.submit(target, method=method, idempotency_key="")
-        deployment.wait_until(lambda: not ledger.get(request.id).is_open, WAIT_S, "the deletion is over")
+        deployment.wait_until(lambda: not ledger.get(request.id).is_open, WAIT_S, "the deletion has ended")
         assert ledger.get(request.id).status is Status.COMPLETED
         report: dict[str, Any] = json.loads(service.report(request.id).json)
         return report
@@ -253,6 +247,16 @@ def forget(
 def hashes(request: DeletionRequest) -> dict[str, str]:
     """The models of a completed deletion: before, after the unlearning round, and after recovery."""
     return {name: value for name, value in request.result.items() if name.startswith("model_hash")}
+
+
+def num_received(log: str, kind: str) -> int:
+    """How many messages of type `kind` a SuperNode's log says have come in whole, one after the other.
+
+    Between the two lines about a message comes what the message's process, which has begun by then, writes into the
+    same log: 64 lines where the link to the SuperLink was slow.
+    """
+    steps = re.findall(r"Receiving: (\S+) message|Received successfully", log)
+    return sum(step == kind and following == "" for step, following in pairwise(steps))
 
 
 @contextmanager

@@ -12,7 +12,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -23,10 +22,10 @@ import torch
 import yaml
 
 from client.memory import DirectoryMemory
-from client.peer.cli import read_status
 from client.peer.config import PeerConfig, validate_config
 from client.peer.in_process import InProcessNetwork
-from client.peer.journal import DirectoryJournal
+from client.peer.journal import Journal
+from client.peer.peer_cli import read_status
 from client.peer.process import PeerProcess, make_peer
 from server.processes.flower_control import program
 from server.processes.layout import free_ports
@@ -76,7 +75,7 @@ class PeerProcesses:
             "peer": name,
             "state-dir": str(self.directory / f"state-{name}"),
             "partition-id": int(name),
-            "tls": {kind: str(path) for kind, path in asdict(self.tls(name)).items()},
+            "tls": {kind: str(getattr(self.tls(name), kind)) for kind in ("ca", "certificate", "key")},
             "peers": self._addresses,
             "graph": self._graph,
             "task": {"dataset": "digits", "dtype": "float64", "partition": "dirichlet", "max-examples": 300},
@@ -165,7 +164,7 @@ class PeerProcesses:
     def check_models(self, calm: InProcessNetwork) -> None:
         """All models are those of `calm`, to rounding in the last digits."""
         for name in NAMES:
-            model = DirectoryJournal(self.directory / f"state-{name}").model()
+            model = Journal(self.directory / f"state-{name}").model
             assert model is not None
             np.testing.assert_allclose(model.vector, calm.peers[name].model.vector, rtol=0, atol=1e-12)
 

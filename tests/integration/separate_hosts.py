@@ -197,7 +197,7 @@ class FederationOfHosts(LiveFederation):
             deployment.wait_until(
                 lambda: self.network.num_retransmitted(host) > repeated,
                 WAIT_S,
-                f"client {client} repeats what nobody gets",
+                f"client {client} repeats what does not arrive",
             )
             yield
         finally:

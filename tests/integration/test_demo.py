@@ -200,13 +200,13 @@ def test_who_leaves_holds_the_named_digits_nearly_alone(num_clients):
 
 def test_one_client_is_too_few():
     """Somebody must stay."""
-    with pytest.raises(ConfigurationError, match="2 or more"):
+    with pytest.raises(ConfigurationError):
         make_scenario(1, "puf-special")
 
 
 def test_an_unknown_method_is_refused_before_anything_starts():
     """The scenario checks it."""
-    with pytest.raises(UnknownMethod, match="wishful-thinking"):
+    with pytest.raises(UnknownMethod):
         make_scenario(3, "wishful-thinking")
 
 

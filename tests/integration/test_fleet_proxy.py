@@ -56,7 +56,7 @@ def test_a_federation_forgets_behind_it(tmp_path: Path):
             for path in ("/v1/control/list-runs", "/v1/runtime/pull-messages", "/health", "/docs"):
                 assert status(layout, port, path) == 404
             assert status(layout, port, "/v1/fleet/../control/list-runs") == 404
-            assert 400 <= status(layout, port, "/v1/fleet/pull-messages") < 500  # it is signed by nobody
+            assert 400 <= status(layout, port, "/v1/fleet/pull-messages") < 500  # it is not signed
     finally:
         proxy.kill()
 

@@ -122,7 +122,7 @@ def test_a_tool_files_waits_and_keeps_the_proof(tmp_path: Path) -> None:
 
 
 def _wait_for_end(receiver: Receiver) -> dict[str, Any]:
-    """The callback that says that the request is over."""
+    """The callback that says that the request has ended."""
     count, until = 1, time.monotonic() + WAIT_S
     while time.monotonic() < until:
         last = receiver.wait_for(count, WAIT_S)[-1]

@@ -48,7 +48,7 @@ def check_done_once(live: LiveFederation, request: DeletionRequest) -> None:
 
 
 def check_no_round_is_lost(live: LiveFederation) -> None:
-    """No round is missing, and none was begun anew under another number."""
+    """No round is missing, and none was begun again under another number."""
     numbers = [record.round for record in live.ledger.rounds()]
     assert all(later - earlier in (0, 1) for earlier, later in pairwise(numbers)), numbers
 

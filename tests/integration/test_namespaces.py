@@ -65,8 +65,8 @@ def test_a_client_reaches_the_fleet_and_the_deletion_service_only(live: Federati
     assert {port for port, answer in found.items() if answer == "open"} == {FLEET_PORT, DELETION_PORT}
 
 
-def test_nobody_reaches_a_client(live: FederationOfHosts) -> None:
-    """A SuperNode's runtime, which hands out work to whoever asks, is for its own host."""
+def test_no_other_host_reaches_a_client(live: FederationOfHosts) -> None:
+    """A SuperNode's runtime, which hands out work to any caller, is for its own host."""
     network = live.network
     ports = network.listening_ports(host_of(0))
     assert RUNTIME_PORT in ports

@@ -36,7 +36,7 @@ RUN_CONFIG = {
     "requests": f"at=1 client={FORGOTTEN}",
 }
 SHORTEST, LENGTH = 512, 48
-"""A canary is so many bytes from the middle of an array of at least so many: never part of a page that is split."""
+"""A canary is LENGTH bytes from the middle of an array of at least SHORTEST: never part of a page that is split."""
 
 
 def answered_by_the_forgotten(directory: Path) -> list[bytes]:

@@ -1,7 +1,4 @@
-"""The processes in which clients live through many rounds of a session: what is forgotten leaves them, and they die.
-
-A client that hangs is in test_gate.py.
-"""
+"""The processes in which clients live through many rounds of a session: what is forgotten leaves them, and they die."""
 
 import os
 import signal

@@ -7,8 +7,7 @@ a process up that was killed, so those kills come first, all at once, and are lo
 import json
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from server.operations.checklist import Level
 from server.operations.checklist.supernodes import GIVEN_UP, check_supernodes, supernodes_here
 from server.processes.flower_control import flower_environment
 from tests.integration.deployments import FrugalDeployment, restart
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -98,7 +98,7 @@ class Site:
         return int(answer["pid"])
 
     def restart(self, run: Path, *clients: int) -> None:
-        """Start clients' SuperNodes anew, after the end of what is left of them, and wait until the run knows them."""
+        """Start clients' SuperNodes again, after the end of what is left of them, and wait until the run knows them."""
         known = {client: len(list(run.glob(f"node-{client}-*"))) for client in clients}
         for client in clients:
             restart(self.deployment, supernode(client))
@@ -131,14 +131,6 @@ class Site:
         except OSError:
             return False
         return True
-
-
-def wait_until(predicate: Callable[[], bool], timeout_s: float, what: str) -> None:
-    """Wait until `predicate` holds."""
-    deadline = time.monotonic() + timeout_s
-    while not predicate():
-        assert time.monotonic() < deadline, f"waited {timeout_s:g} s in vain for {what}"
-        time.sleep(0.05)
 
 
 def lives(pid: int) -> bool:
@@ -223,9 +215,8 @@ def test_two_runs_at_one_site_take_turns(site: Site, run: Path) -> None:
     other = site.submit("other-run")
     held = site.ask(run, 3, "hold")
     held.pid()
+    assert site.ask(other, 3, timeout_s=3.0).result()["failure"] == "no answer within 3 s"
     waiting = site.ask(other, 3)
-    time.sleep(3.0)
-    assert not waiting.is_over
     held.go()
     assert held.result()["answer"]
     assert waiting.result()["answer"]

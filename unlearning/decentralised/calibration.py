@@ -25,7 +25,7 @@ from unlearning.certified import (
     measured_sensitivity,
     newton_step_bound,
 )
-from unlearning.decentralised.deletion import Correction, FederationCounts
+from unlearning.decentralised.corrections import Correction, FederationCounts
 from unlearning.errors import ConfigurationError, NumericalError
 
 NOT_CONVERGED = "No peer knows the whole federation's gradient, so it is not checked that training converged."

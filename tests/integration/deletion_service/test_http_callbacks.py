@@ -23,7 +23,8 @@ from server.operations.backup import back_up, restore
 from server.state_directory.files import CALLBACKS
 from server.state_directory.ledger_address import LEDGER_FILE
 from tests import ledgers
-from tests.deletion_service import FORGETTING, NOW, WAIT_S, LiveLoop, wait_until
+from tests.deletion_service import FORGETTING, NOW, WAIT_S, LiveLoop
+from tests.waiting import wait_until
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.runtime.growing_pause import GrowingPause
 

@@ -11,7 +11,7 @@ from flwr.app import Context, Message, RecordDict
 from client import handlers
 from client.handlers import handle_measure, handle_notice, handle_train
 from client.memory import LAST_ANSWER
-from client.sites import SiteLoader
+from client.site_work import SiteLoader
 from strategies import built_in
 from strategies.joint_exchange import MEASURE_TOO
 from strategies.messages import (

@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 
 from client.worker.paths import WorkerPaths
 from client.worker.server import ask_status
+from tests.waiting import wait_until
 from unlearning.errors import ConfigurationError
 
 WAIT_S, START_S = 20.0, 90.0
@@ -30,6 +30,7 @@ if "PRELOAD" in os.environ:
     assert preload().__name__ == "flwr_clientapp"
 from client.worker.paths import WorkerPaths
 from client.worker import freshness, server
+from tests.waiting import wait_until
 
 code = Path(sys.argv[2])
 freshness.installed_code = lambda: code.read_text()
@@ -109,13 +110,6 @@ class Site:
         """Kill the worker, if it lives."""
         self.worker.kill()
         self.worker.wait()
-
-
-def wait_until(predicate, timeout_s: float = WAIT_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not predicate():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 from flwr.app import Message
 
 from server.report import canonical_json
-from server.report.data import ReportData
-from server.report.page import render_page
+from server.report.html_page import render_page
+from server.report.report_data import ReportData
 from strategies.exchange import Exchange
 from strategies.messages import PEAK_MEMORY, TRAIN, arrays_content, compose, model_record, values_of
 from tests.federation import InProcessFederation, client

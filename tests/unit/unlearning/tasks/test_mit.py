@@ -102,7 +102,13 @@ def test_an_example_has_the_same_loss_in_training():
     torch.testing.assert_close(together[:1], alone, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", list(CurvatureKind))
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[] if kind is CurvatureKind.GAUSS_NEWTON else pytest.mark.slow)
+        for kind in CurvatureKind
+    ],
+)
 def test_curvature_works_on_it(kind: CurvatureKind):
     """u·Cv = v·Cu and not 0, for each kind of curvature."""
     task = make_task(COLOUR)

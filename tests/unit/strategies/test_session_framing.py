@@ -12,7 +12,6 @@ from strategies.sessions import framing
 from strategies.sessions import session_pb2 as pb
 from strategies.sessions.framing import Assembler, Payload, frames
 from strategies.sessions.payloads import answer_content
-from tests.hostile import JSON
 from tests.raising import raises
 from unlearning.errors import SessionError, UpdateRefused
 from unlearning.parameters import content_hash
@@ -101,7 +100,9 @@ def test_a_payload_above_the_limit_is_refused_by_its_header():
         Assembler(99).add(next(frames(payload)))
 
 
-@pytest.mark.parametrize("dtype", ["O", "<U5", "V8", "no-such", ">f4", "c8"])
+@pytest.mark.parametrize(
+    "dtype", ["O", "<U5", "V8", "no-such", ">f4", "c8", "[" * 9000, "(1000000,1000000)f8"]
+)
 def test_only_little_endian_numbers_travel(dtype):
     """Nothing that could run code or be misread."""
     header = pb.Header(
@@ -138,7 +139,7 @@ def payload_frames(text: bytes, *, exchange: int = 1, arrays=()) -> list[pb.Fram
 
 EMPTY = [pb.ArrayHeader(name="vector", dtype="<f4", shape=[0])]
 BAD_PARCELS = {
-    **{kind: payload_frames(text.encode()) for kind, text in JSON.items() if len(text) < 2**20},
+    "JSON of another kind": payload_frames(b"[]"),
     "many times the model's size": payload_frames(b"{}", arrays=[pb.ArrayHeader(dtype="<f8", shape=[2**40])]),
     "JSON of 4 GiB": [pb.Frame(header=pb.Header(exchange=1, json_bytes=2**32))],
     "not UTF-8": payload_frames(b'{"a": "\xff"}'),
@@ -146,15 +147,7 @@ BAD_PARCELS = {
         b"{}", arrays=[pb.ArrayHeader(dtype="<f4", shape=[2**40, 2**40, 0])]
     ),
     "a hundred dimensions": payload_frames(b"{}", arrays=[pb.ArrayHeader(dtype="<f4", shape=[1] * 100)]),
-    "objects": payload_frames(b"{}", arrays=[pb.ArrayHeader(dtype="|O", shape=[0])]),
-    "a dtype of brackets": payload_frames(b"{}", arrays=[pb.ArrayHeader(dtype="[" * 9000, shape=[0])]),
-    "a dtype that Python would read": payload_frames(
-        b"{}", arrays=[pb.ArrayHeader(dtype="(1000000,1000000)f8", shape=[1])]
-    ),
     "a name twice": payload_frames(b"{}", arrays=[*EMPTY, *EMPTY]),
-    "an array said to be known": payload_frames(
-        b"{}", arrays=[pb.ArrayHeader(is_known=True, content_hash="x")]
-    ),
 }
 BAD_ANSWERS = {
     "nothing": b"{}",

@@ -15,7 +15,6 @@ from strategies.settings.task_source import AppSettings, LoadSite, TaskSource
 from unlearning.methods.method import ClientSite
 from unlearning.pseudonyms import names_of, reveal
 from unlearning.requests import Forget
-from unlearning.runtime.freed_memory import overwrite_freed
 from unlearning.runtime.json_codec import from_plain
 from unlearning.tasks import drop_own_data
 from unlearning.tasks.own_code import load_own_site
@@ -96,11 +95,10 @@ class SiteCache:
             forget,
         )
         if key not in self._loaded:
-            with overwrite_freed():
-                while len(self._loaded) >= self._MOST:
-                    del self._loaded[next(iter(self._loaded))]
-                self._loaded[key] = self._load(settings, node_config, memory, forget)
-                drop_own_data()  # it is whole, with what was forgotten
+            while len(self._loaded) >= self._MOST:
+                del self._loaded[next(iter(self._loaded))]
+            self._loaded[key] = self._load(settings, node_config, memory, forget)
+            drop_own_data()  # it is whole, with what was forgotten
         return self._loaded[key]
 
 

@@ -7,6 +7,8 @@
         ▼          ▼ └───── (also from received and scheduled)
     cancelled   cancelled
 
+A request whose target is forgotten already, by earlier requests, goes from received or scheduled to completed: their
+reports and certificates answer it.
 From received, scheduled and failed a request may also be refused: answered without deletion, for a reason that an
 operator gives.
 Up to `recovering` a request may fail without a trace in the model. `recovering` → `verifying` commits the
@@ -53,8 +55,12 @@ class Status(StrEnum):
 
 
 LEGAL_MOVES: Mapping[Status, frozenset[Status]] = {
-    Status.RECEIVED: frozenset({Status.SCHEDULED, Status.FAILED, Status.CANCELLED, Status.REFUSED}),
-    Status.SCHEDULED: frozenset({Status.UNLEARNING, Status.FAILED, Status.CANCELLED, Status.REFUSED}),
+    Status.RECEIVED: frozenset(
+        {Status.SCHEDULED, Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REFUSED}
+    ),
+    Status.SCHEDULED: frozenset(
+        {Status.UNLEARNING, Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REFUSED}
+    ),
     Status.UNLEARNING: frozenset({Status.RECOVERING, Status.SCHEDULED, Status.FAILED}),
     Status.RECOVERING: frozenset({Status.VERIFYING, Status.FAILED}),
     Status.VERIFYING: frozenset({Status.COMPLETED}),
@@ -154,13 +160,6 @@ class Target:
             raise InvalidRequest(f"A {self.granularity} deletion takes no class label.")
 
     @property
-    def key(self) -> str:
-        """Two requests with equal keys are about the same target; only one may be open."""
-        if self.granularity is Granularity.CLASS:
-            return f"class/{self.class_label}"
-        return f"client/{self.client_id}"
-
-    @property
     def forget(self) -> Forget:
         """What each client that the target concerns must forget."""
         if self.granularity is Granularity.CLIENT:
@@ -213,7 +212,7 @@ class DeletionRequest:
     """One deletion request as the ledger holds it. Times are UTC.
 
     submitted_role: in which role `submitted_by` filed it, None where that was not written down.
-    attempts: how often it has begun since it was filed or retried; before schema 9, how often one had failed.
+    attempts: how often it has begun since it was filed or retried.
     due_on: by when it must be answered, with the `extended_days` of its one extension (0: none).
     is_held: it must not begin, because the data has to be kept; `hold_reason` says why.
     reference, note, *_reason: texts of people, empty where there is none, or it `is_redacted`.
@@ -254,6 +253,11 @@ class DeletionRequest:
     def is_answered(self) -> bool:
         """Whether nobody waits for an answer any more."""
         return self.status in ANSWERED_STATUSES
+
+    @property
+    def answered_by(self) -> tuple[str, ...]:
+        """The earlier requests that forgot all of the target; empty where this one has a deletion of its own."""
+        return tuple(self.result.get("answered_by", ()))
 
     @property
     def first_due_on(self) -> date:
@@ -304,6 +308,20 @@ class Exclusions:
     def is_forgotten(self, client_id: str) -> bool:
         """Return whether the whole client was forgotten."""
         return self.clients.get(client_id, NOTHING).everything
+
+    def cover(self, target: Target) -> bool:
+        """Return whether nothing is left of `target`."""
+        if target.client_id is None:
+            return target.class_label in self.classes
+        if self.is_forgotten(target.client_id):
+            return True
+        return bool(target.sample_ids) and target.sample_ids <= self.of(target.client_id).sample_ids
+
+    def overlap(self, target: Target) -> bool:
+        """Return whether something of `target` is forgotten."""
+        if target.client_id is None or self.is_forgotten(target.client_id):
+            return self.cover(target)
+        return bool(target.sample_ids & self.of(target.client_id).sample_ids)
 
     def including(self, targets: Iterable[Target]) -> "Exclusions":
         """These exclusions and those of `targets`."""

@@ -26,9 +26,9 @@ from server.certificate.file_checks import check_report, check_signature
 from server.certificate.keys import PUBLIC_KEY, load_public_key, make_key_pair
 from server.certificate.ledger_check import LedgerView, check_ledger, open_ledger
 from server.ledger import Event, Ledger, RoundRecord
+from server.operations.flower_control import FLEET_SPEAKS_HTTP
+from server.operations.starting import write_app
 from server.operations.superlink_residue import erase_residue
-from server.processes.app_directory import write_app
-from server.processes.layout import FLEET_SPEAKS_HTTP
 from server.state_directory.files import REPORTS
 from server.state_directory.ledger_address import ledger_url
 from unlearning.errors import ConfigurationError, DeploymentError, FlowerUnlearningError
@@ -252,12 +252,12 @@ class RunFollower:
             DeploymentError: it was not; says why.
         """
         if self._status is not Status.COMPLETED:
-            request = self._ledger.get(self.request_id)
+            request = self._ledger.requests.get(self.request_id)
             raise DeploymentError(f"Request {request.id} is {request.status}: {request.reason}")
 
     def _tell_news(self) -> None:
         """Tell what is new in the ledger, in order of time."""
-        news: list[Event | RoundRecord] = [*self._ledger.events(after=self._events_seen)]
+        news: list[Event | RoundRecord] = [*self._ledger.events.page(after=self._events_seen)]
         news += self._ledger.rounds(after=self._rounds_seen)
         for item in sorted(news, key=lambda item: item.at):
             if isinstance(item, Event):

@@ -50,7 +50,7 @@ class CertifiedRequest(_Part):
     """What was asked. Ids of samples stay out: their number, and a keyed commitment to them.
 
     The names are those of a request and its target in `unlearning.requests`, by which a certificate is written
-    (`server.deletion.certifying`) and compared with the ledger (`ledger_check`).
+    (`server.deletion.completion`) and compared with the ledger (`ledger_check`).
 
     sample_ids_commitment: `unlearning.pseudonyms.commitment`, which only a holder of the client's key can test.
     received_on, due_on: days, the deadline with its `extended_days`.

@@ -37,14 +37,14 @@ class LedgerView:
     def of_ledger(cls, ledger: Ledger) -> "LedgerView":
         """View a ledger that was opened here."""
 
-        problem = cache(ledger.verify)
+        problem = cache(ledger.events.verify)
 
         def check(sequence: int) -> LedgerCheck:
-            head, digest = ledger.event_head()
-            first_broken = ledger.verify_chain() if problem() else None
-            return LedgerCheck(first_broken, head, digest, ledger.event_hash(sequence) or "", problem())
+            head, digest = ledger.events.head()
+            first_broken = ledger.events.verify_chain() if problem() else None
+            return LedgerCheck(first_broken, head, digest, ledger.events.hash_of(sequence) or "", problem())
 
-        return cls(check, ledger.get, lambda request_id: list(ledger.all_events(request_id)))
+        return cls(check, ledger.requests.get, lambda request_id: list(ledger.events.all(request_id)))
 
     @classmethod
     def of_service(cls, service: DeletionClient) -> "LedgerView":

@@ -78,7 +78,7 @@ class TimestampWorker:
 
     def _look(self) -> None:
         """Find the completed requests whose certificates have no timestamp, where anything has happened since."""
-        newest = self.ledger.last_event_sequence()
+        newest = self.ledger.events.last_sequence()
         if newest == self._newest_event:
             return
         for path in sorted(self.reports_dir.glob(f"*/{NAME}")):
@@ -86,7 +86,7 @@ class TimestampWorker:
                 continue
             with suppress(RequestNotFound):
                 # A certificate of a request that is not completed may be written once more.
-                if self.ledger.get(path.parent.name).status is Status.COMPLETED:
+                if self.ledger.requests.get(path.parent.name).status is Status.COMPLETED:
                     self._waiting.setdefault(path.parent.name)
         self._newest_event = newest
 

@@ -33,7 +33,7 @@ from server.cli.model import model_command
 from server.cli.new import new_command
 from server.cli.plan import plan_command
 from server.cli.renew import renew_command
-from server.operations.federation_file import VARIABLE as FILE_VARIABLE
+from server.operations.federation_toml import VARIABLE as FILE_VARIABLE
 from strategies.tls_files import TlsFiles
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, RequestError
 from unlearning.runtime.command_output import outlive_readers

@@ -1,14 +1,16 @@
 """Gathers what the report of a deletion says, from the ledger, the state and the settings."""
 
 import platform
-from datetime import UTC, datetime
+from dataclasses import fields
+from datetime import UTC, date, datetime
+from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from server.deletion.formula_costs import formula_costs
-from server.deletion.measuring import classes_left_out
+from server.deletion.model_measurements import classes_left_out
+from server.deletion.open_deletion import OpenDeletion
 from server.deletion.privacy_account import drop_release
-from server.federation.context import FederationContext
 from server.federation.gate import name_of_test_score
 from server.federation.state import FederationState, PhaseCost
 from server.ledger import Event, Ledger
@@ -24,7 +26,6 @@ from server.report.report_data import (
     UnlearningPhase,
 )
 from strategies.settings.run_config import RunSettings
-from unlearning.methods.registry import method_named, validated_parameters
 from unlearning.parameters import content_hash
 from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.tasks.task import Task
@@ -38,20 +39,19 @@ NOT_MEASURED = (
 )
 
 
-def report_of(context: FederationContext, state: FederationState, request_id: str) -> ReportData:
+def report_of(opened: OpenDeletion, state: FederationState, request_id: str) -> ReportData:
     """Gather everything that is known about the request `request_id` of the active deletion."""
-    deletion, ledger = state.active_deletion(), context.ledger
-    request = ledger.get(request_id)
-    method = method_named(request.method)
+    deletion, context, ledger = state.active_deletion(), opened.context, opened.context.ledger
+    request = ledger.requests.get(request_id)
     shadows = deletion.shadow_cost
     return ReportData(
         request=ReportedRequest.of(
             request,
-            method_title=method.info.title,
-            method_source=method.info.source,
-            parameters=validated_parameters(method, request.parameters).model_dump(),
+            method_title=opened.method.info.title,
+            method_source=opened.method.info.source,
+            parameters=opened.parameters.model_dump(),
             served_with=tuple(other for other in deletion.request_ids if other != request.id),
-            reference_sha256=ledger.text_commitment(request_id, Kind.REFERENCE),
+            reference_sha256=ledger.requests.text_commitment(request_id, Kind.REFERENCE),
         ),
         federation=_federation(context.settings.federation, context.task, ledger, state.exclusions),
         model_hash_before=deletion.hash_before,
@@ -73,14 +73,9 @@ def report_of(context: FederationContext, state: FederationState, request_id: st
         ),
         measuring=ExchangeCost(**_spent(deletion.measuring_cost)),
         shadows=ExchangeCost(**_spent(shadows)) if shadows.exchanges else None,
-        formulas=formula_costs(
-            state,
-            context.federation,
-            ledger.all_rounds(),
-            context.preparations.prepared.get(deletion.method),
-        ),
+        formulas=formula_costs(opened, state),
         measurements=tuple(deletion.measurements.get(request_id, ())),
-        events=tuple(_line(event) for event in ledger.all_events(request_id)),
+        events=tuple(_line(event) for event in ledger.events.all(request_id)),
         stop_rule=_stop_rule(
             name_of_test_score(context.task.score_name, classes_left_out(context, state.exclusions)),
             deletion.target_score,
@@ -107,12 +102,7 @@ def _federation(name: str, task: Task, ledger: Ledger, exclusions: Exclusions) -
 
 def _spent(cost: PhaseCost) -> dict[str, Any]:
     """Return what a phase has cost, as every phase of the report names it."""
-    return {
-        "seconds": cost.seconds,
-        "bytes_sent": cost.bytes_sent,
-        "bytes_received": cost.bytes_received,
-        "peak_memory": cost.peak_memory,
-    }
+    return {item.name: getattr(cost, item.name) for item in fields(ExchangeCost)}
 
 
 def _not_switched_on(settings: RunSettings) -> list[str]:
@@ -165,3 +155,12 @@ def _version(package: str) -> str:
 
 def _text(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="seconds")
+
+
+def _plain(value: Any) -> Any:
+    """Return a request's value as the report has it: times and days as text, letters without their class."""
+    if isinstance(value, datetime):
+        return _text(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value) if isinstance(value, StrEnum) else value

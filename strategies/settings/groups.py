@@ -152,6 +152,13 @@ class DeletionSettings:
     """a deletion whose model is more points below the score before is held by
     [the gate](operations.md#the-gate-before-a-commit); `0`: only a model that is not finite, or whose norm has
     exploded, is"""
+    batch_max: PositiveInt = 1000
+    """at most so many waiting requests are carried out as one deletion"""
+    min_deletions_together: PositiveInt = 1
+    """a deletion begins when so many requests wait that can be carried out together, or the first of them has waited
+    for `batch-window-s`"""
+    batch_window_s: NonNegativeFloat = 3600.0
+    """how long a request waits at most for others, where `min-deletions-together` asks for more than one"""
     max_attempts: PositiveInt = 5
     """so many failed attempts make a request fail (it can be retried)"""
     attack_samples: PositiveInt = 1000

@@ -15,7 +15,7 @@ from server.api.server import serve
 from server.certificate.document import canonical, decode, encode
 from server.certificate.keys import PUBLIC_KEY, SIGNING_KEY, load_signing_key, make_key_pair
 from server.cli import app
-from server.ledger import Ledger
+from server.ledger import Ledger, LedgerWriter
 from server.state_directory.ledger_address import ledger_url
 from tests.certificates import Authority
 from tests.federation import InProcessFederation
@@ -143,7 +143,7 @@ def test_it_says_what_report_ledger_and_request_say(original: Case) -> None:
     }
     assert set(report["not_measured"]) <= set(content["not_measured"])
     ledger = Ledger.open(ledger_url(original.state))
-    event = ledger.events()[content["ledger"]["event"]["sequence"] - 1]
+    event = ledger.events.page()[content["ledger"]["event"]["sequence"] - 1]
     ledger.close()
     assert (event.request_id, event.to_status) == ("r-000001", Status.VERIFYING)
     assert content["issued_at"] == event.at.isoformat(timespec="seconds")
@@ -179,7 +179,7 @@ def test_other_samples_than_the_certified_ones_are_refused(case: Case) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        "client_id = '0', target_key = 'client/0'",
+        "client_id = '0'",
         "method = 'puf-regular'",
         "parameters = '{\"unlearning_rate\": 1.0}'",
         "submitted_by = 'somebody else'",
@@ -398,7 +398,7 @@ def test_a_crash_at_the_completion_leaves_a_certificate_that_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kill_at: int, left: Status
 ) -> None:
     """Killed between certificate and completion, the fifth move, it is written again; killed after it, it stays."""
-    killer = Killer(monkeypatch, ((Ledger, "move"),))
+    killer = Killer(monkeypatch, ((LedgerWriter, "move"),))
     killer.arm(kill_at)
     make_key_pair(tmp_path / "keys")
     key = str(tmp_path / "keys" / SIGNING_KEY)
@@ -407,7 +407,7 @@ def test_a_crash_at_the_completion_leaves_a_certificate_that_holds(
     )
     with pytest.raises(Killed):
         one.run()
-    assert one.ledger.get("r-000001").status is left
+    assert one.ledger.requests.get("r-000001").status is left
     case = Case(one.directory, tmp_path / "keys", tmp_path / "model.pt")
     first = case.content()
     killer.disarm()

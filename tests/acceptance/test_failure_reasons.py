@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 
-from server.federation.unresponsive import unresponsive_clients
+from server.federation.presence import unresponsive_clients
 from strategies.messages import UNLEARN, arrays_content, failure_values, reply_content, told_values, vector_of
 from tests.acceptance.test_hostile_clients import Hostile
 from tests.federation import SMALL, InProcessFederation, client
@@ -38,9 +38,9 @@ def failed(federation, method: str, forge: Forge = HONEST, **settings) -> str:
     answer_with(one, forge, "1")
     request = one.file(client("1"), method)
     one.run(rounds=2)
-    done = one.ledger.get(request.id)
+    done = one.ledger.requests.get(request.id)
     assert done.status is Status.FAILED
-    *_, last = one.ledger.all_events(request.id)
+    *_, last = one.ledger.events.all(request.id)
     assert (last.to_status, last.detail["reason"]) == (Status.FAILED, done.reason)
     return done.reason
 
@@ -103,7 +103,7 @@ def test_a_failure_says_that_no_answer_came_in_time(federation):
     lose_answers(one, "train.unlearn")
     request = one.file(client("1"), "gradient-ascent")
     one.run(rounds=2)
-    assert "client 1: no answer within 0.5 s" in one.ledger.get(request.id).reason
+    assert "client 1: no answer within 0.5 s" in one.ledger.requests.get(request.id).reason
 
 
 def test_a_client_that_is_online_and_silent_is_named_in_the_log(federation, caplog):
@@ -143,5 +143,5 @@ def test_answers_without_anything_but_a_vector_end_no_federation(federation, met
     answer_with(one, bare, "0", "1", "2")
     request = one.file(client("1"), method)
     state = one.run(rounds=3)
-    assert one.ledger.get(request.id).status in (Status.COMPLETED, Status.FAILED)
+    assert one.ledger.requests.get(request.id).status in (Status.COMPLETED, Status.FAILED)
     assert state.training_rounds == 3

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from server.federation.checkpoints import CheckpointStore
-from server.ledger import Ledger
+from server.ledger import LedgerWriter
 from strategies.messages import NOTICE, model_record, vector_of
 from tests.federation import InProcessFederation, client
 from tests.kills import Killed, Killer
@@ -41,7 +41,7 @@ def test_a_destroyed_model_is_not_committed(federation):
     one = federation(**GATED, recovery_max_rounds=1)
     before = content_hash(one.run(rounds=2).parameters)
     request_id = held(one)
-    request, state = one.ledger.get(request_id), one.checkpoint()
+    request, state = one.ledger.requests.get(request_id), one.checkpoint()
     assert (request.status, request.retryable) == (Status.FAILED, True)
     assert "accuracy on the test set 0." in request.reason
     assert f"flower-unlearn retry {request_id} --accept-score-loss" in request.reason
@@ -66,13 +66,15 @@ def test_an_operator_may_accept_the_loss(federation):
     """The retry is judged by what was accepted, and the ledger says by whom."""
     one = federation(**GATED, recovery_max_rounds=1)
     request_id = held(one)
-    one.ledger.retry(request_id, by="ada", now=datetime.now(UTC), accept_score_loss=1)
+    one.ledger.decisions.retry(request_id, by="ada", now=datetime.now(UTC), accept_score_loss=1)
     one.run(rounds=3)
-    assert "ada accepted up to 1" in one.ledger.get(request_id).reason
-    one.ledger.retry(request_id, by="ada", now=datetime.now(UTC), accept_score_loss=100)
+    assert "ada accepted up to 1" in one.ledger.requests.get(request_id).reason
+    one.ledger.decisions.retry(request_id, by="ada", now=datetime.now(UTC), accept_score_loss=100)
     one.run(rounds=4)
-    assert one.ledger.get(request_id).status is Status.COMPLETED
-    accepted = [event for event in one.ledger.events(request_id) if event.from_status is Status.FAILED][-1]
+    assert one.ledger.requests.get(request_id).status is Status.COMPLETED
+    accepted = [event for event in one.ledger.events.page(request_id) if event.from_status is Status.FAILED][
+        -1
+    ]
     assert (accepted.actor, accepted.detail["accepted_score_loss"]) == ("ada", 100)
 
 
@@ -94,8 +96,8 @@ def test_a_model_that_exploded_is_held_before_recovery(federation, monkeypatch, 
     before = content_hash(one.run(rounds=2).parameters)
     request = one.file(client("1"))
     state = one.run(rounds=2)
-    assert said in one.ledger.get(request.id).reason
-    assert one.ledger.get(request.id).retryable
+    assert said in one.ledger.requests.get(request.id).reason
+    assert one.ledger.requests.get(request.id).retryable
     assert content_hash(state.parameters) == before
     assert {record.kind for record in one.ledger.rounds()} == {"training"}
 
@@ -106,7 +108,7 @@ def test_a_class_is_not_judged_by_its_own_score(federation):
     one.run()
     requests = [one.file(Target(Granularity.CLASS, class_label=label), "retrain") for label in (0, 1, 2)]
     state = one.run(rounds=6)
-    assert [one.ledger.get(request.id).status for request in requests] == [Status.COMPLETED] * 3
+    assert [one.ledger.requests.get(request.id).status for request in requests] == [Status.COMPLETED] * 3
     rounds = [
         record.metrics["test_score"] for record in one.ledger.rounds() if "test_score" in record.metrics
     ]
@@ -145,8 +147,8 @@ def test_without_test_examples_the_median_of_the_clients_decides(federation, mon
 STEPS = (
     (CheckpointStore, "save"),
     (CheckpointStore, "erase_older"),
-    (Ledger, "move"),
-    (Ledger, "record_round"),
+    (LedgerWriter, "move"),
+    (LedgerWriter, "record_round"),
 )
 
 
@@ -169,7 +171,7 @@ def test_a_kill_at_any_write_of_a_held_deletion_changes_nothing(federation, monk
             path.relative_to(one.directory).as_posix(): path.read_bytes()
             for path in sorted((one.directory / "kept").glob("*/*/*/*.npz"))
         }
-        statuses = [request.status for request in one.ledger.list_requests()]
+        statuses = [request.status for request in one.ledger.requests.select()]
         return content_hash(state.parameters), kept, statuses, state.exclusions, state.training_rounds
 
     whole = federation(name="whole", **settings)
@@ -282,7 +284,7 @@ def test_a_deletion_that_an_earlier_version_committed_is_not_judged(federation, 
     one.ledger.acquire_fence("test", now=datetime.now(UTC))
     one.new_grid()
     done = one.run(rounds=2)
-    assert [request.status for request in one.ledger.list_requests()] == [Status.COMPLETED]
+    assert [request.status for request in one.ledger.requests.select()] == [Status.COMPLETED]
     assert done.exclusions.is_forgotten("1")
 
 

@@ -179,11 +179,11 @@ def test_an_absent_client_is_waited_for_while_training_goes_on(federation):
     request = one.file(client("2"))
     one.grid.offline.add(one.node("2"))
     one.run(rounds=3)
-    assert one.ledger.get(request.id).status is Status.SCHEDULED
-    assert any("waiting for client 2" in str(event.detail) for event in one.ledger.events(request.id))
+    assert one.ledger.requests.get(request.id).status is Status.SCHEDULED
+    assert any("waiting for client 2" in str(event.detail) for event in one.ledger.events.page(request.id))
     one.grid.offline.clear()
     one.run(rounds=4)
-    assert one.ledger.get(request.id).status is Status.COMPLETED
+    assert one.ledger.requests.get(request.id).status is Status.COMPLETED
 
 
 def test_a_failed_attempt_leaves_the_model_as_it_was_and_is_tried_again(federation):
@@ -193,12 +193,12 @@ def test_a_failed_attempt_leaves_the_model_as_it_was_and_is_tried_again(federati
     request = one.file(client("2"))
     one.grid.broken.add(one.node("2"))
     one.run()
-    waiting = one.ledger.get(request.id)
+    waiting = one.ledger.requests.get(request.id)
     assert (waiting.status, waiting.attempts) == (Status.SCHEDULED, 1)
     assert content_hash(one.checkpoint().parameters) == before
     one.grid.broken.clear()
     one.run(rounds=4)
-    assert one.ledger.get(request.id).status is Status.COMPLETED
+    assert one.ledger.requests.get(request.id).status is Status.COMPLETED
     assert one.ledger.rounds()[2].kind == "training"  # comes first, and the client could be asked
     assert trained_on(one, "2", num_sent) == []
 
@@ -210,13 +210,13 @@ def test_after_the_last_attempt_a_request_has_failed_and_can_be_retried(federati
     request = one.file(client("2"))
     one.grid.broken.add(one.node("2"))
     one.run(rounds=4)
-    failed = one.ledger.get(request.id)
+    failed = one.ledger.requests.get(request.id)
     assert (failed.status, failed.retryable) == (Status.FAILED, True)
     assert "2 attempts failed" in failed.reason
     one.grid.broken.clear()
-    one.ledger.retry(request.id, by="test", now=failed.updated_at)
+    one.ledger.decisions.retry(request.id, by="test", now=failed.updated_at)
     one.run(rounds=5)
-    assert one.ledger.get(request.id).status is Status.COMPLETED
+    assert one.ledger.requests.get(request.id).status is Status.COMPLETED
 
 
 def test_unknown_sample_ids_fail_the_request_for_good(federation):
@@ -225,7 +225,7 @@ def test_unknown_sample_ids_fail_the_request_for_good(federation):
     before = content_hash(one.run().parameters)
     request = one.file(Target(Granularity.SAMPLE, "1", frozenset({"no-such-example"})))
     one.run()
-    failed = one.ledger.get(request.id)
+    failed = one.ledger.requests.get(request.id)
     assert failed.status is Status.FAILED
     assert not failed.retryable
     assert "1 of the 1 sample ids are not among this client's examples" in failed.reason
@@ -240,7 +240,7 @@ def test_a_client_files_a_request_at_its_own_site(federation, named):
     memory.file_request(client(named), "puf-special", {})
     state = one.run(rounds=3)
     assert list(state.exclusions.clients) == ["1"]
-    (request,) = one.ledger.list_requests()
+    (request,) = one.ledger.requests.select()
     assert request.target.client_id == "1"
     assert request.status is Status.COMPLETED
     assert memory.outbox() == []

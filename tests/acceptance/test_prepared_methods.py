@@ -16,7 +16,7 @@ from flwr.app import Message
 from client.memory import DirectoryMemory
 from server.federation.checkpoints import CheckpointStore
 from server.federation.preparations import Preparations
-from server.ledger import Ledger
+from server.ledger import LedgerWriter
 from strategies.messages import MEASURE, TRAIN, UNLEARN, WHOAMI, named_arrays
 from tests.federation import InProcessFederation, client
 from tests.kills import Killer
@@ -44,7 +44,7 @@ SMALL = {"num_clients": 3, "max_examples": 150, "recovery_max_rounds": 1, "attac
 DURABLE = (
     (CheckpointStore, "save"),
     (CheckpointStore, "erase_older"),
-    (Ledger, "move"),
+    (LedgerWriter, "move"),
     (DirectoryStore, "save"),
     (DirectoryMemory, "add_tombstones"),
     (Preparations, "erase"),
@@ -144,7 +144,7 @@ def test_a_cancelled_request_leaves_no_trace(federation):
         one.run(rounds=2)
         if name == "asked":
             request = one.file(client("1"), "federaser")
-            one.ledger.cancel(request.id, by="test", now=request.created_at)
+            one.ledger.decisions.cancel(request.id, by="test", now=request.created_at)
         state = one.run(rounds=3)
         outcomes.append((content_hash(state.parameters), kept_files(one)))
     assert outcomes[0] == outcomes[1]
@@ -159,14 +159,14 @@ def test_a_failed_request_leaves_no_trace(federation, method, prepare):
     request = one.file(client("1"), method)
     one.grid.broken.update(one.node(name) for name in "012")
     one.run(rounds=3)
-    failed = one.ledger.get(request.id)
+    failed = one.ledger.requests.get(request.id)
     assert failed.status is Status.FAILED
     assert content_hash(one.checkpoint().parameters) == content_hash(before.parameters)
     assert kept_files(one) == files
     one.grid.broken.clear()
-    one.ledger.retry(request.id, by="test", now=failed.updated_at)
+    one.ledger.decisions.retry(request.id, by="test", now=failed.updated_at)
     one.run(rounds=4)
-    assert one.ledger.get(request.id).status is Status.COMPLETED
+    assert one.ledger.requests.get(request.id).status is Status.COMPLETED
 
 
 def test_federaser_replays_what_it_wrote_before(federation):
@@ -261,7 +261,7 @@ def test_a_kill_at_any_durable_step_changes_no_bit(
         kill_at = 1 + (2 * number + 1) * whole.num_steps // (2 * kills)
         one = federation(name=f"killed-{kill_at}", **asked(method, prepare))
         state = killer.survive(one, kill_at)
-        (request,) = one.ledger.list_requests()
+        (request,) = one.ledger.requests.select()
         about = f"killed at step {kill_at} of {whole.num_steps}"
         assert request.status is Status.COMPLETED, about
         assert content_hash(state.parameters) == whole.model, about

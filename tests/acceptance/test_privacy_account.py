@@ -13,7 +13,7 @@ from server.deletion.privacy_account import FINDING
 from server.federation.checkpoints import CheckpointStore
 from server.federation.gate import Judgement
 from server.federation.preparations import Preparations
-from server.ledger import Ledger
+from server.ledger import LedgerWriter
 from server.operations.backup import back_up
 from server.requests.privacy_budget import earlier_releases
 from server.state_directory.files import NOISE_SECRET, UNDONE_FILE
@@ -92,7 +92,7 @@ def test_a_deletion_that_the_gate_held_after_recovery_leaves_the_next_one_certif
     with monkeypatch.context() as patched:
         patched.setattr("server.deletion.steps.judge", lambda *_, **__: Judgement(False, "held", 50.0))
         one.run(rounds=3)
-    assert "was not committed" in one.ledger.get(held.id).reason
+    assert "was not committed" in one.ledger.requests.get(held.id).reason
     second = deleted(one, "2", rounds=4)
     assert second["basis"] == "proven"
     assert second["num_releases"] == 2
@@ -103,7 +103,7 @@ def test_a_deletion_that_would_exceed_the_budget_is_refused_on_admission(trained
     one = trained(BUDGET.replace("sigma=2", "sigma=0.001"))
     with pytest.raises(UnsupportedRequest):
         one.file(client("1"), "hf-online")
-    assert one.ledger.list_requests() == []
+    assert one.ledger.requests.select() == []
 
 
 @pytest.mark.slow
@@ -115,7 +115,7 @@ def test_requests_that_are_too_much_together_are_counted_one_by_one(trained):
     one = trained(BUDGET.replace("sigma=2", f"sigma={sigma:.6g}"))
     before = [one.file(client(name), "hf-online") for name in ("1", "2")]
     one.run(rounds=2)
-    first, second = (one.ledger.get(request.id) for request in before)
+    first, second = (one.ledger.requests.get(request.id) for request in before)
     assert first.status is Status.COMPLETED
     assert second.status is Status.FAILED
     assert "exceed the federation's budget" in second.reason
@@ -175,7 +175,7 @@ def test_a_kill_around_the_completion_changes_neither_model_nor_account(federati
         "requests": "at=2 client=1 method=hf-online",
         "prepare": f"{BUDGET} key_file={tmp_path / 'kept.key'}",
     }
-    killer = Killer(monkeypatch, ((CheckpointStore, "save"), (Ledger, "move")))
+    killer = Killer(monkeypatch, ((CheckpointStore, "save"), (LedgerWriter, "move")))
     outcomes = []
     whole = federation(name="whole", **settings)
     create_key(whole.directory / NOISE_SECRET)
@@ -232,7 +232,7 @@ def test_repairing_goes_on_for_as_many_rounds_as_asked(trained):
     one = trained("hf-online", recovery_max_rounds=1, recovery_tolerance=1.0)
     request = one.file(client("1"), "hf-online", repair_rounds=3)
     one.run(rounds=2)
-    assert one.ledger.get(request.id).result["recovery_rounds"] == 3
+    assert one.ledger.requests.get(request.id).result["recovery_rounds"] == 3
     assert kept(one).rounds("2") == [5, 6]
 
 
@@ -326,7 +326,7 @@ def test_a_release_counts_though_its_attempt_failed_afterwards(trained, monkeypa
     monkeypatch.setattr(Preparations, "branch", Mock(side_effect=failure))
     one.run(rounds=3)
     monkeypatch.undo()
-    assert one.ledger.get(request.id).status is Status.FAILED
+    assert one.ledger.requests.get(request.id).status is Status.FAILED
     (given_up,) = earlier_releases(one.ledger)
     found = deleted(one, "2", rounds=4)
     assert (found["num_releases"], found["basis"]) == (2, "proven")

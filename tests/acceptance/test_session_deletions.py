@@ -204,7 +204,7 @@ def test_a_server_that_died_in_a_session_goes_on_in_a_new_one(make, served, monk
     monkeypatch.setattr(CheckpointStore, "save", save)
     killed.new_grid()
     killed.run()
-    done = killed.ledger.get(request.id)
+    done = killed.ledger.requests.get(request.id)
     assert (done.status, done.result["model_hash_unlearned"]) == (Status.COMPLETED, expected)
     assert kinds(killed).count(SESSION) == 2
 
@@ -241,7 +241,7 @@ def test_a_port_that_is_taken_fails_the_attempt_and_not_the_federation(make):
     with socket.create_server(("127.0.0.1", port)):
         request = federation.file(client("2"), "newton-cg", **LONG_SOLVE)
         federation.run(rounds=2)
-    failed = federation.ledger.get(request.id)
+    failed = federation.ledger.requests.get(request.id)
     assert (failed.status, failed.retryable) == (Status.FAILED, True)
     assert "Cannot listen for sessions" in failed.reason
     assert federation.checkpoint().training_rounds == 2

@@ -12,7 +12,7 @@ import pytest
 
 from client.app import app as client_app
 from server.app import open_federation
-from server.deletion.measuring import forget_sets
+from server.deletion.open_deletion import forget_sets
 from server.federation.observing import observe_all
 from server.federation.presence import register_clients
 from server.federation.shadow_federations import ShadowFederations
@@ -108,7 +108,7 @@ def test_mia_u_finds_nothing_in_a_change_between_models_that_never_knew_the_targ
     """From the retrained model to the one two rounds later: no construction tells the target from test data."""
     forgets, observed = {}, []
     with open_federation(history.grid, history.app_run, run_id=1) as context:
-        register_clients(context.writer, context.clients.online())
+        register_clients(context.ledger, context.writer, context.clients.online())
         for state in (history.retrained, history.later):
             forgets = forget_sets(context.ledger, [client("1")])
             context.clients.restrict(state)
@@ -280,7 +280,7 @@ def test_a_kill_right_before_the_erasure_brings_no_shadow_model_back(federation,
     assert "1" in ShadowStore(one.directory).load().took_part
     one.new_grid()
     one.run(shadow_federations=NUM_SHADOWS)
-    assert one.ledger.get(request.id).status is Status.COMPLETED
+    assert one.ledger.requests.get(request.id).status is Status.COMPLETED
     assert "1" not in ShadowStore(one.directory).load().took_part
     report = one.report(request.id)
     assert LIRA_ONLINE in report["attacks"]["after"]

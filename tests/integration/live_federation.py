@@ -11,8 +11,9 @@ from typing import Any
 from benchmarks.deployment import WORKER, LocalDeployment, supernode
 from server.api.client import DeletionClient
 from server.ledger import Event, Ledger, RoundRecord
-from server.processes.app_directory import write_app
-from server.processes.flower_control import ConfigValue, flower_environment, program
+from server.operations.flower_control import ConfigValue, flower_environment
+from server.operations.starting import write_app
+from strategies.installation import program
 from strategies.settings.run_config import RunSettings
 from strategies.tls_files import TlsFiles
 from tests.federation import InProcessFederation
@@ -59,8 +60,7 @@ TRAIN, UNLEARN, WHOAMI = "train", "train.unlearn", "query.whoami"
 class LiveFederation:
     """The real app in its own processes, its deletion service, and a supervisor of its run.
 
-    `service` files requests, `ledger` tells what became of them, `deployment` kills and restarts. SuperNodes have short
-    waits, since a federation that waits takes processor time from the others; without `short_waits`, Flower's own.
+    `service` files requests, `ledger` tells what became of them, `deployment` kills and restarts.
     Rounds go over sessions; without, over Flower messages, where `num_messages` and `wait_for_message` see them.
     """
 
@@ -71,7 +71,6 @@ class LiveFederation:
         num_clients: int,
         with_sessions: bool = True,
         with_worker: bool = True,
-        short_waits: bool = True,
         node_config: Mapping[str, ConfigValue] | None = None,
         environment: Mapping[str, str] | None = None,
         **settings: ConfigValue,
@@ -87,7 +86,6 @@ class LiveFederation:
             with_deletion_service=True,
             with_sessions=with_sessions,
             with_worker=with_worker,
-            short_waits=short_waits and with_worker,
             node_config=node_config,
             environment=environment,
         )
@@ -133,7 +131,7 @@ class LiveFederation:
     def wait_until_reached(self, request: DeletionRequest, status: Status) -> None:
         """Wait until the request has come to `status` (and perhaps gone on)."""
         self.deployment.wait_until(
-            lambda: any(event.to_status is status for event in self.ledger.events(request.id)),
+            lambda: any(event.to_status is status for event in self.ledger.events.page(request.id)),
             WAIT_S,
             f"request {request.id} is {status}",
         )
@@ -175,7 +173,7 @@ class LiveFederation:
 
     def completions(self, request: DeletionRequest) -> list[Event]:
         """The events by which the request was completed."""
-        return [event for event in self.ledger.events(request.id) if event.to_status is Status.COMPLETED]
+        return [event for event in self.ledger.events.page(request.id) if event.to_status is Status.COMPLETED]
 
     def session_process(self, client: int) -> int:
         """The process that a client's session lives in: forked by the worker, with the SuperNode's streams."""
@@ -195,10 +193,10 @@ class LiveFederation:
         Undisturbed and in this process. All requests must be completed; they come back in their order.
         """
         batches: dict[int, list[DeletionRequest]] = {}
-        for request in self.ledger.list_requests():
+        for request in self.ledger.requests.select():
             (unlearning,) = self.rounds_of(request, "unlearning")
             batches.setdefault(unlearning.round, []).append(request)
-        directory = self._directory / f"undisturbed-{len(self.ledger.list_requests())}"
+        directory = self._directory / f"undisturbed-{len(self.ledger.requests.select())}"
         with closing(InProcessFederation(directory, self.run_config)) as undisturbed:
             for number in sorted(batches):
                 rounds = sum(record.round < number for record in self.training_rounds())
@@ -206,7 +204,7 @@ class LiveFederation:
                 for request in batches[number]:
                     undisturbed.file(self.filed[request.id])
                 undisturbed.run(rounds=rounds)  # no more training: the deletion alone
-            return undisturbed.ledger.list_requests()
+            return undisturbed.ledger.requests.select()
 
     # --- inside
 
@@ -238,8 +236,10 @@ def forget(
             lambda: len(list(ledger.all_rounds())) >= after_rounds, WAIT_S, f"{after_rounds} rounds are done"
         )
         request = service.submit(target, method=method, idempotency_key="")
-        deployment.wait_until(lambda: not ledger.get(request.id).is_open, WAIT_S, "the deletion has ended")
-        assert ledger.get(request.id).status is Status.COMPLETED
+        deployment.wait_until(
+            lambda: not ledger.requests.get(request.id).is_open, WAIT_S, "the deletion has ended"
+        )
+        assert ledger.requests.get(request.id).status is Status.COMPLETED
         report: dict[str, Any] = json.loads(service.report(request.id).json)
         return report
 

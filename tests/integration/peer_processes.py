@@ -21,14 +21,14 @@ import numpy as np
 import torch
 import yaml
 
+from benchmarks.local_layout import free_ports
 from client.memory import DirectoryMemory
 from client.peer.config import PeerConfig, validate_config
 from client.peer.in_process import InProcessNetwork
 from client.peer.journal import Journal
 from client.peer.peer_cli import read_status
 from client.peer.process import PeerProcess, make_peer
-from server.processes.flower_control import program
-from server.processes.layout import free_ports
+from strategies.installation import program
 from strategies.tls_files import TlsFiles
 from tests.integration.conftest import REPOSITORY
 from tests.integration.namespaces import Network

@@ -18,8 +18,8 @@ from rich.console import Console
 from benchmarks.demo import exit_on_signals
 from benchmarks.demo.scenario import SETTINGS, make_scenario
 from benchmarks.demo.view import interpret, outcome_table
-from server.processes.app_directory import write_app
-from server.processes.flower_control import program
+from server.operations.starting import write_app
+from strategies.installation import program
 from strategies.settings.run_config import RunSettings
 from tests.integration.conftest import REPOSITORY
 from tests.programs import run_program

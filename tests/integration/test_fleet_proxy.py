@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.deployment import LocalDeployment, supernode
-from server.processes.layout import FLEET_SPEAKS_HTTP, Layout, free_ports
-from server.processes.process_group import ProcessGroup
+from benchmarks.local_layout import Layout, free_ports
+from benchmarks.process_group import ProcessGroup
+from server.operations.flower_control import FLEET_SPEAKS_HTTP
 from strategies.installation import DEPLOY
 from strategies.tls_files import TlsFiles
 from tests.integration.conftest import REPOSITORY

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.deployment import SUPEREXEC, SUPERLINK, LocalDeployment, supernode
+from server.operations.flower_control import ConfigValue
 from server.operations.renewing import renew
-from server.processes.flower_control import ConfigValue
 from tests.integration.conftest import REPOSITORY, TRIVIAL_APP, Trivial
 from tests.integration.deployments import connected_clients, living_pids, restart
 from tests.supervised import OneRun, supervised

@@ -57,7 +57,7 @@ def requested(
     ids.write_text("\n".join(sorted(live.samples(1, first_sample).sample_ids)))
     given = [text for name, value in parameters.items() for text in ("--parameter", f"{name}={value}")]
     said = live.flower_unlearn("request", "--client", "1", "--samples", str(ids), "--method", method, *given)
-    return live.ledger.get(said.split()[0])
+    return live.ledger.requests.get(said.split()[0])
 
 
 def num_exchanges(live: LiveFederation) -> int:

@@ -59,14 +59,8 @@ class ShadowFits:
         """Return the inverse of `to_arrays`.
 
         Raises:
-            DataError: an array is missing, of another length, or not finite; a variance is negative; or these are fits
-                of an earlier version.
+            DataError: an array is missing, of another length, or not finite; or a variance is negative.
         """
-        if "inside-means" in arrays:
-            raise DataError(
-                "What shadow models say of examples is that of an earlier version: fitted to confidences in single "
-                "precision, of which the surest are all alike. Bring client and server to the same version."
-            )
         names = [f"{side}-{item.name}" for side in _SIDES for item in fields(Gaussians)]
         missing = sorted({"handles", *names} - set(arrays))
         if missing:

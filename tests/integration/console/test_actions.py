@@ -45,7 +45,7 @@ def test_what_belongs_to_the_register_is_filed_with_the_request(desk: Desk, brow
     text = browser.page(summary)
     assert all(word in text for word in (str(received), "consent was withdrawn", "DSB-17", "of Monday"))
     filed = browser.follow(browser.post(summary))
-    (request,) = desk.ledger.list_requests()
+    (request,) = desk.ledger.requests.select()
     found = (request.received_on, request.ground, request.reference, request.note)
     assert found == (received, Ground.B, "DSB-17", "by letter\nof Monday")
     assert "DSB-17" in browser.page(filed)
@@ -75,7 +75,7 @@ def test_what_is_wrong_with_it_is_said_at_its_field(
     answer = browser.post(draft, method="puf-special", **{field: value})
     assert answer.status_code == 422
     assert list(errors(answer)) == [field]
-    assert desk.ledger.list_requests() == []
+    assert desk.ledger.requests.select() == []
 
 
 def test_every_action_is_a_method_of_the_client_and_its_fields_are_that_methods_arguments() -> None:
@@ -102,7 +102,7 @@ def test_an_operator_extends_holds_refuses_and_erases(desk: Desk, browser: Brows
     browser.follow(browser.post(f"{page}/release", reason=""))
     browser.follow(browser.post(f"{page}/refuse", reason="the claim is unfounded"))
     assert "the claim is unfounded" in browser.page(page)
-    assert desk.ledger.get(request.id).status is Status.REFUSED
+    assert desk.ledger.requests.get(request.id).status is Status.REFUSED
     rows = list(csv.DictReader(io.StringIO(browser.get("/register.csv").content.decode("utf-8-sig"))))
     assert (rows[0]["reference"], rows[0]["refusal_reason"]) == ("DSB-17", "the claim is unfounded")
     (activity,) = json.loads(browser.get("/register.jsonld").content)["activity"]
@@ -128,7 +128,7 @@ def test_ground_reference_and_note_are_changed_later(desk: Desk, browser: Browse
     assert '<option value="a" selected>' in form
     given = {"ground": "c", "reference": "DSB-18", "note": "by letter\r\nof Monday"}
     browser.follow(browser.post(f"{page}/amend", **given))
-    found = desk.ledger.get(request.id)
+    found = desk.ledger.requests.get(request.id)
     assert (found.ground, found.reference, found.note) == (Ground.C, "DSB-18", "by letter\nof Monday")
     assert "amended" in browser.page(page)
     assert "reference, note, ground from a to c" in browser.page(page)
@@ -139,7 +139,7 @@ def test_ground_reference_and_note_are_changed_later(desk: Desk, browser: Browse
     assert errors(browser.post(f"{page}/amend", **{**given, "note": ""}))["amend"].startswith(
         "A note is changed"
     )
-    assert desk.ledger.get(request.id) == found
+    assert desk.ledger.requests.get(request.id) == found
 
 
 def test_texts_are_erased_as_long_as_there_are_some(desk: Desk, browser: Browser) -> None:
@@ -151,4 +151,4 @@ def test_texts_are_erased_as_long_as_there_are_some(desk: Desk, browser: Browser
         browser.follow(browser.post(f"{page}/redact"))
         assert f"{page}/redact" not in browser.page(page)
         browser.follow(browser.post(f"{page}/amend", reference="DSB-18"))
-    assert desk.ledger.verify() == ""
+    assert desk.ledger.events.verify() == ""

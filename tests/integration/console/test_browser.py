@@ -155,4 +155,4 @@ def test_strangers_stay_outside_and_a_list_too_long_is_dropped(
         screen.wait_for("The list is longer than 64 MiB, the most that the service takes. Split it")
         assert screen.count("#samples[aria-invalid=true][aria-describedby~=samples-error]") == 1
         assert screen.peak_mib() - before < 40
-    assert guarded.ledger.list_requests() == [request]
+    assert guarded.ledger.requests.select() == [request]

@@ -141,7 +141,7 @@ def test_a_form_without_the_sessions_token_does_nothing(
     fields = {} if token is None else {"csrf": token}
     for path, _ in ACTIONS:
         assert browser.client.post(path, data={**fields, "what": "client", "client": "3"}).status_code == 403
-    assert desk.ledger.list_requests() == []
+    assert desk.ledger.requests.select() == []
 
 
 @pytest.mark.parametrize(

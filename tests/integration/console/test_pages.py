@@ -132,8 +132,8 @@ def test_buttons_do_what_they_say(desk: Desk, browser: Browser) -> None:
     desk.loop.move(two.id, Status.FAILED, retryable=True)
     browser.follow(browser.post(f"/requests/{one.id}/cancel"))
     browser.follow(browser.post(f"/requests/{two.id}/retry", accept_score_loss="12.5"))
-    assert desk.ledger.get(one.id).status is Status.CANCELLED
-    assert desk.ledger.accepted_loss(two.id) == (12.5, "ada")
+    assert desk.ledger.requests.get(one.id).status is Status.CANCELLED
+    assert desk.ledger.requests.accepted_loss(two.id) == (12.5, "ada")
     assert "/cancel" not in browser.page(f"/requests/{one.id}")
     assert "/retry" not in browser.page(f"/requests/{two.id}")
 
@@ -163,10 +163,10 @@ def test_a_request_is_filed_after_plan_and_summary(desk: Desk, browser: Browser)
     text = browser.page(summary)
     assert "client 3" in text
     assert "unlearning_rate = 1.5" in text
-    assert desk.ledger.list_requests() == []
+    assert desk.ledger.requests.select() == []
     filed = browser.follow(browser.post(summary))
     assert browser.follow(browser.post(summary)) == filed
-    (request,) = desk.ledger.list_requests()
+    (request,) = desk.ledger.requests.select()
     assert (filed, request.method, request.submitted_by) == (f"/requests/{request.id}", "puf-special", "ada")
     assert request.parameters["unlearning_rate"] == 1.5
 
@@ -181,7 +181,7 @@ def test_samples_are_filed_from_a_file_or_pasted(desk: Desk, browser: Browser, w
     assert "2,500 samples of client 3" in browser.page(draft)
     browser.follow(browser.post(f"{draft}", method="puf-special"))
     browser.follow(browser.post(f"{draft}/summary"))
-    (request,) = desk.ledger.list_requests()
+    (request,) = desk.ledger.requests.select()
     assert request.target.num_samples == 2500
 
 
@@ -216,7 +216,7 @@ def test_bad_input_is_a_sentence_beside_its_field(desk: Desk, case: str) -> None
     assert words in errors(answer)[field]
     if field != "what":
         assert f'aria-describedby="{field}-hint {field}-error" aria-invalid="true"' in answer.text
-    assert desk.ledger.list_requests() == []
+    assert desk.ledger.requests.select() == []
 
 
 def test_a_file_that_is_too_long_is_a_sentence_too(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ def test_the_method_is_refused_where_it_is_chosen(desk: Desk, browser: Browser) 
     answer = browser.post(f"{draft}/summary")
     assert answer.status_code == 422
     assert "unlearning_rate" in errors(answer)["form"]
-    assert desk.ledger.list_requests() == []
+    assert desk.ledger.requests.select() == []
 
 
 def test_a_draft_that_is_gone_says_that_nothing_was_filed(desk: Desk) -> None:
@@ -329,7 +329,7 @@ def test_the_register_is_exported_with_the_ledgers_head(desk: Desk, browser: Bro
     one = submit(operator, submitted_by="=1+1")
     two = submit(operator, CLIENT_4)
     desk.loop.move(one.id, *FORGETTING, result={"certificate_sha256": "ab" * 32})
-    sequence, digest = desk.ledger.event_head()
+    sequence, digest = desk.ledger.events.head()
     text = browser.get("/register.csv").content.decode("utf-8-sig")
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["id"] for row in rows] == [one.id, two.id]
@@ -346,7 +346,7 @@ def test_the_register_is_exported_with_the_ledgers_head(desk: Desk, browser: Bro
 def test_the_register_of_a_period_has_that_period(desk: Desk, browser: Browser) -> None:
     """Both days included; what is no day is a sentence beside its field and no export."""
     request = submit(desk.calling())
-    today = desk.ledger.get(request.id).created_at.date()
+    today = desk.ledger.requests.get(request.id).created_at.date()
     assert request.id in browser.page(f"/register?first={today}&last={today}")
     assert request.id not in browser.page("/register?last=2020-01-01")
     for day in ("0000-01-01", "2026-02-30", "yesterday", "2026-13-01"):

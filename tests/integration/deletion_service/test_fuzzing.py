@@ -140,7 +140,7 @@ def stored(ledger: Ledger) -> set[tuple[object, ...]]:
             one.target.num_samples,
             one.method,
         )
-        for one in ledger.list_requests()
+        for one in ledger.requests.select()
     }
 
 
@@ -184,7 +184,7 @@ def test_after_all_that_the_ledger_is_whole(
     """The chain holds, accepted requests are there as they were sent and no others, and the service still answers."""
     for name in ("VerifyLedger", "ListRefusals", "ListRequests"):
         assert answer(channel, name, b"") == (grpc.StatusCode.OK, "")
-    assert ledger.verify() == ""
+    assert ledger.events.verify() == ""
     assert stored(ledger) == accepted
     print("ACC", len(accepted), accepted)
 
@@ -198,7 +198,7 @@ def test_a_file_of_sample_ids_may_hold_anything(
     fuzzed: RunningServer, ledger: Ledger, tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:
     """Filed with each of its ids, or refused with one message and nothing filed."""
-    before = {one.id for one in ledger.list_requests()}
+    before = {one.id for one in ledger.requests.select()}
     file = tmp_path_factory.mktemp("ids") / "ids"
     file.write_bytes(content)
     arguments = ["--server", fuzzed.address, "request", "--client", "3", "--samples", str(file)]
@@ -207,7 +207,7 @@ def test_a_file_of_sample_ids_may_hold_anything(
     assert result.exception is None or isinstance(result.exception, SystemExit)
     assert "Traceback" not in result.output
     print("EX", result.exit_code)
-    filed = [one.target.num_samples for one in ledger.list_requests() if one.id not in before]
+    filed = [one.target.num_samples for one in ledger.requests.select() if one.id not in before]
     assert filed == ([len(parse_sample_ids(content.decode()))] if result.exit_code == 0 else [])
 
 

@@ -11,8 +11,8 @@ from benchmarks.choosing.advice import rendered
 from benchmarks.choosing.measured import CASES, Case, comparison, rows_of
 from benchmarks.choosing.page import with_tables
 from benchmarks.choosing.picture import STYLES, draw
-from server.requests import comparisons
-from server.requests.comparisons import FILE, Comparison, Figures, compared
+from server.requests import plan_data
+from server.requests.plan_data import FILE, Comparison, Figures, compared
 from unlearning.methods.registry import METHODS
 from unlearning.requests import Granularity
 
@@ -91,7 +91,7 @@ def made(title: str, parameters: int, **distances: float) -> Comparison:
 def test_a_plan_takes_the_case_of_the_nearest_size(monkeypatch):
     """By factor: 400 are nearer to 1,000 than to 100; a method is sought where it is; 5.04 is no worse than 5."""
     cases = [made("small", 100, sisa=7, pga=1), made("large", 1000, pga=5.04, natural=2)]
-    monkeypatch.setattr(comparisons, "known", lambda: cases)
+    monkeypatch.setattr(plan_data, "known", lambda: cases)
     pga, sisa = (compared(name, Granularity.CLIENT, 400) for name in ("pga", "sisa"))
     assert (pga.title, pga.rank, pga.of, pga.is_worse) == ("large", 2, 2, False)
     assert sisa.text == "2 of 2: 7.0 points off Retrain, doing nothing 5.0, so it is worse than that (small)"

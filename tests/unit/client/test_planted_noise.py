@@ -116,7 +116,7 @@ def test_an_owner_sees_the_federation_forget_its_noise(tmp_path, federation):
     assert "No model was measured here yet" in call("show", "--state-dir", state_dir).stdout
     request = one.file(client("1"), "retrain")
     final = one.run()
-    assert one.ledger.get(request.id).status is Status.COMPLETED
+    assert one.ledger.requests.get(request.id).status is Status.COMPLETED
     before, *_, after = read_scores(state_dir)
     assert before.z > 4.75
     assert abs(after.z) < 3.5

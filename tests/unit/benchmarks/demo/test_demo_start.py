@@ -30,7 +30,7 @@ def story_whose_runs_end(logs, monkeypatch) -> tuple[RunFollower, list[int]]:
     federation = SimpleNamespace(
         submit_run=submit_run, server_app_pid=lambda: None, control=control, wait_until=wait_until
     )
-    ledger = SimpleNamespace(events=lambda **_: [], rounds=lambda **_: [])
+    ledger = SimpleNamespace(events=SimpleNamespace(page=lambda **_: []), rounds=lambda **_: [])
     story = RunFollower(federation, ledger, MagicMock())
     story.begin()
     return story, submitted

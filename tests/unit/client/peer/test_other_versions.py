@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.local_layout import free_ports
 from client.peer.config import validate_config
 from client.peer.grpc_transport import PeerConnection
 from client.peer.journal import Journal
 from client.peer.process import PeerProcess
 from client.peer.record import PeerRules
-from server.processes.layout import free_ports
 from tests.peers import counting_peer
 from unlearning.decentralised import ring
 from unlearning.errors import VersionMismatch

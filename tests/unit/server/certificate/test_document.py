@@ -22,7 +22,7 @@ from server.certificate.keys import (
     signer,
 )
 from server.operations.checklist import Installation, Level
-from server.operations.checklist.files import check_certificates, check_secrets
+from server.operations.checklist.keys_and_state import check_certificates, check_secrets
 from tests.raising import raises
 from unlearning.errors import CertificateError, ConfigurationError
 from unlearning.pseudonyms import SubjectKeys, commitment, keyed_ids

@@ -113,7 +113,7 @@ def test_an_authority_that_is_away_is_asked_again(
     with caplog.at_level(logging.WARNING):
         loop.move(request, *FORGETTING)
         wait_until(lambda: authority.num_asked >= 3)
-    assert ledger.get(request).status is Status.COMPLETED
+    assert ledger.requests.get(request).status is Status.COMPLETED
     assert not path.with_suffix(".tsr").exists()
     assert f"The certificate of {request} has no timestamp yet" in caplog.text
     assert "503" in caplog.text

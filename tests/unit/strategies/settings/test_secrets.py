@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from server.operations.federation_file import FederationFile
+from server.operations.federation_toml import FederationFile
+from server.operations.flower_control import FlowerControl, flower_environment
 from server.operations.starting import Submission
-from server.processes.flower_control import FlowerControl, flower_environment
 from server.state_directory.ledger_address import FILE_VARIABLE, VARIABLE, ledger_of_run, ledger_url
 from strategies.settings.run_config import RunSettings, secrets_in
 from tests.programs import run_program

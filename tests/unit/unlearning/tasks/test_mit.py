@@ -150,7 +150,7 @@ def test_a_federation_trains_and_forgets_with_it(tmp_path: Path):
     first = federation.file(client("1"), method="puf-special")
     second = federation.file(client("2"), method="fedau", epochs=1)
     unlearned = federation.run(rounds=2)
-    done = [federation.ledger.get(request.id) for request in (first, second)]
+    done = [federation.ledger.requests.get(request.id) for request in (first, second)]
     assert [request.status.value for request in done] == ["completed", "completed"]
     assert all(
         request.result["model_hash_before"] != request.result["model_hash_unlearned"] for request in done

@@ -100,16 +100,6 @@ def test_what_is_no_fit_is_refused(name, value):
         ShadowFits.from_arrays({key: array for key, array in arrays.items() if array is not None})
 
 
-def test_fits_of_an_earlier_version_are_refused_with_a_sentence():
-    """They were fitted to confidences that single precision had rounded to 1."""
-    older = {
-        name.replace("without", "outside").replace("with", "inside"): array
-        for name, array in fits_of().to_arrays().items()
-    }
-    with pytest.raises(DataError, match=r"of an earlier version.*to the same version"):
-        ShadowFits.from_arrays(older)
-
-
 def test_every_example_is_in_exactly_one_of_a_pair():
     """So it is in exactly half of any even number of shadow models."""
     for number in (0, 6, MOST - 2):

@@ -95,7 +95,7 @@ proto: setup                ## generate the *_pb2*.py beside each .proto
 		strategies/sessions/session.proto client/peer/peer.proto
 
 docs: setup                 ## the tables of settings in docs/configuration.md, and their defaults in pyproject.toml
-	$(BIN)/python -m strategies.settings.page
+	$(BIN)/python -m benchmarks.settings_tables
 
 bench: setup                ## speed and memory, as ratios measured in one run
 	$(BIN)/python -m benchmarks

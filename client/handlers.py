@@ -36,9 +36,9 @@ from strategies.messages import (
     vector_of,
 )
 from strategies.sessions.client_session import run_client_session
-from strategies.sessions.endpoint import Tls
 from strategies.sessions.payloads import INVITATION, Invitation
-from strategies.shadows import FIT_SHADOWS, HELD_OUT, TRAIN_SHADOWS, shadow_arrays, shadow_models
+from strategies.shadow_rounds import FIT_SHADOWS, HELD_OUT, TRAIN_SHADOWS, shadow_arrays, shadow_models
+from strategies.tls_files import TlsFiles
 from unlearning.errors import DataError, FlowerUnlearningError, SessionError
 from unlearning.methods.method import ClientSite, Reply
 from unlearning.methods.preparation import LocalRound
@@ -242,7 +242,7 @@ def handle_session(message: Message, context: Context, sites: Sites) -> RecordDi
             answer,
             context.node_id,
             is_over=lambda: memory.tombstones() != known,
-            tls=Tls.from_settings(context.node_config),
+            tls=TlsFiles.from_settings(context.node_config),
         )
     except FlowerUnlearningError as exc:
         return arrays_content({}, failure_values(exc))

@@ -20,7 +20,7 @@ from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
 from client.memory import LAST_ANSWER, PARTIAL_ANSWER, erase_last_answer, state_dir_of
 from strategies.messages import TRAIN, UNLEARN, count_bytes, round_of
-from strategies.shadows import TRAIN_SHADOWS
+from strategies.shadow_rounds import TRAIN_SHADOWS
 from unlearning.runtime.durable_files import make_private, open_private
 
 _log = getLogger(__name__)

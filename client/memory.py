@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import uuid4
 
-from strategies.site_requests import SITE_REQUEST_BYTES, SITE_REQUESTS
 from unlearning.errors import CheckpointError, InvalidRequest
 from unlearning.gdpr import NOTHING_GIVEN, Particulars
 from unlearning.protocol import VERSION_FILE, claim_directory
@@ -36,6 +35,7 @@ from unlearning.requests import NOTHING, Forget, Target
 from unlearning.runtime.durable_files import close_state, write_atomically
 from unlearning.runtime.json_codec import from_plain, to_plain
 from unlearning.runtime.stores import DirectoryStore, Store
+from unlearning.untrusted import SITE_REQUEST_BYTES, SITE_REQUESTS
 
 if TYPE_CHECKING:
     from flwr.app import Context

@@ -18,7 +18,8 @@ from client.peer.peer import Peer, Place
 from client.peer.peer_pb2_grpc import PeerServiceStub
 from client.peer.record import PeerRules
 from client.peer.signatures import Seals
-from strategies.sessions.endpoint import Tls, open_channel
+from strategies.sessions.endpoint import open_channel
+from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import free_port
 from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
@@ -122,17 +123,17 @@ def do_round(peer: Peer, move: float = 0.0, *, patient: bool = True) -> None:
     peer.finish_round(begun, np.full(3, move))
 
 
-def tls_of(authority: Authority, name: str) -> Tls:
+def tls_of(authority: Authority, name: str) -> TlsFiles:
     """A certificate of this name, and the authority that issued it."""
     files = authority.certify(name)
     assert files.certificate is not None
     assert files.key is not None
-    return Tls(authority.file, files.certificate, files.key)
+    return TlsFiles(authority.file, files.certificate, files.key)
 
 
 @contextmanager
 def silent_calls(
-    address: str, tls: Tls | None, count: int, frames: Sequence[Any] = ()
+    address: str, tls: TlsFiles | None, count: int, frames: Sequence[Any] = ()
 ) -> Iterator[list[Any]]:
     """So many calls of a peer's server that say these frames, and then nothing until the block ends."""
     is_over = threading.Event()
@@ -179,7 +180,9 @@ def reception(
 
 
 @contextmanager
-def listening(handle: Handling, tls: Tls | None, state_dir: Path, timeout_s: float = 10.0) -> Iterator[str]:
+def listening(
+    handle: Handling, tls: TlsFiles | None, state_dir: Path, timeout_s: float = 10.0
+) -> Iterator[str]:
     """The address of a peer's server that takes payloads until the block ends."""
     address = f"127.0.0.1:{free_port()}"
     server = PeerServer(address, tls, reception(state_dir, handle, timeout_s=timeout_s))

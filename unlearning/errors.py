@@ -1,6 +1,6 @@
 """Every error that this project raises on purpose.
 
-Those with a file beside them are defined there, the others here.
+Those with a file next to them are defined there, the others here.
 
 FlowerUnlearningError
 ├── ConfigurationError         a setting is wrong; lists every wrong setting at once

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench import measures, oracles
+from benchmarks.bench.batched_training import suits, train_federations
 from benchmarks.bench.cases import Case, Contender, Setting
 from benchmarks.bench.columns import ORIGINAL, RETRAIN, Row
 from benchmarks.bench.experiment import Experiment
@@ -26,7 +27,6 @@ from server.federation.context import FederationContext
 from server.federation.observing import ServerTestSet, observe_all
 from server.federation.state import FederationState
 from strategies.settings.run_config import RunSettings
-from unlearning.batched_training import suits, train_federations
 from unlearning.methods.registry import method_named
 from unlearning.requests import Status
 from unlearning.runtime.durable_files import write_atomically

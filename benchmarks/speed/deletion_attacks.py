@@ -18,7 +18,7 @@ from server.ledger import LimitExceeded
 from server.service import deletion_pb2 as pb
 from server.service.client import DeletionClient
 from server.service.statuses import ServiceUnavailable
-from server.service.tls import TlsFiles
+from strategies.tls_files import TlsFiles
 from unlearning.errors import RequestError
 from unlearning.requests import Granularity, Target
 

@@ -42,8 +42,8 @@ from server.ledger.request_store import insert_row
 from server.service import deletion_pb2 as pb
 from server.service.calls import Role
 from server.service.client import open_call
-from server.service.tls import TlsFiles
 from server.service.tokens import make_token
+from strategies.tls_files import TlsFiles
 from unlearning.requests import Granularity, Status, Target
 
 console = Console()

@@ -12,9 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from client.peer.gossip import length
 from client.peer.record import PeerRules
-from strategies.sessions.endpoint import Tls
 from strategies.settings.run_config import TYPED
-from strategies.tls_files import is_loopback, read_pem
+from strategies.tls_files import TlsFiles, is_loopback
 from unlearning.buffers import buffer_positions
 from unlearning.certified import Constants, logistic_constants, trajectory_norm, unmet_assumptions
 from unlearning.decentralised import (
@@ -99,6 +98,14 @@ class LimitsSection(_Section):
     class_requests_from: tuple[str, ...] = ()
 
 
+class TlsSection(_Section):
+    """PEM files, all three. The certificate's common name is the peer's id."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+
 class PeerConfig(_Section):
     """One peer's file. All but the first five settings are the same at every peer.
 
@@ -116,7 +123,7 @@ class PeerConfig(_Section):
     listen: str = ""
     partition_id: int = Field(default=0, ge=0)
     site_dir: Path | None = None
-    tls: Tls | None = None
+    tls: TlsSection | None = None
     peers: dict[str, str] = Field(min_length=1)
     members: tuple[str, ...] = ()
     federation: str = ""
@@ -190,6 +197,12 @@ class PeerConfig(_Section):
             sensitivity=deletion.sensitivity,
             as_published=deletion.as_published,
         )
+
+    def tls_files(self) -> TlsFiles | None:
+        """Return the certificates, if there are any."""
+        if self.tls is None:
+            return None
+        return TlsFiles(self.tls.ca, self.tls.certificate, self.tls.key, names=("ca", "certificate", "key"))
 
     def rules(self, task: Task, start: Vector) -> PeerRules:
         """Return what all peers agree on. start: the untrained model (d,)."""
@@ -285,11 +298,12 @@ def _graph_problems(config: PeerConfig) -> list[str]:
 
 
 def _tls_problems(config: PeerConfig) -> list[str]:
-    if config.tls is None:
+    files = config.tls_files()
+    if files is None:
         beyond = [address for address in (config.bind, *config.peers.values()) if not is_loopback(address)]
         return [f"tls: it is needed beyond this machine, and {beyond[0]} is."] if beyond else []
     try:
-        read_pem(asdict(config.tls))
+        files.read()
     except ConfigurationError as exc:
         return list(exc.problems)
     return []

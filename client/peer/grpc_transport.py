@@ -26,8 +26,9 @@ from client.peer.peer_pb2_grpc import (
 )
 from client.peer.signatures import common_name
 from strategies.sessions import framing
-from strategies.sessions.endpoint import Endpoint, Tls, open_channel
+from strategies.sessions.endpoint import Endpoint, open_channel
 from strategies.sessions.framing import Assembler
+from strategies.tls_files import TlsFiles
 from strategies.waiting_places import WaitingPlaces
 from unlearning.errors import DeploymentError, SessionError, VersionMismatch
 from unlearning.parameters import Vector
@@ -191,7 +192,7 @@ class PeerServer:
         ConfigurationError: a TLS file cannot be read.
     """
 
-    def __init__(self, bind: str, tls: Tls | None, reception: Reception) -> None:
+    def __init__(self, bind: str, tls: TlsFiles | None, reception: Reception) -> None:
         endpoint = Endpoint(address=bind, bind=bind, timeout_s=reception.timeout_s, tls=tls)
         try:
             self._server = endpoint.listen()
@@ -217,7 +218,7 @@ class PeerConnection:
         ConfigurationError: a TLS file cannot be read.
     """
 
-    def __init__(self, name: str, address: str, tls: Tls | None, timeout_s: float) -> None:
+    def __init__(self, name: str, address: str, tls: TlsFiles | None, timeout_s: float) -> None:
         self._name, self._timeout_s = name, timeout_s
         self._channel = open_channel(address, tls)
         self._stub: Any = PeerServiceStub(self._channel)  # type: ignore[no-untyped-call]  # generated

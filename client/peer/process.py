@@ -50,7 +50,7 @@ def make_peer(config: PeerConfig) -> Peer:
         num_steps=config.training.local_steps,
         noise=config.noise(),
     )
-    tls, start = config.tls, initial_parameters(task, config.training.seed)
+    tls, start = config.tls_files(), initial_parameters(task, config.training.seed)
     norm = config.limits.feature_norm
     if norm and (found := feature_norm(task, learner.examples)) > norm:
         raise DataError(
@@ -91,7 +91,7 @@ class PeerProcess:
             OSError: the state directory cannot be written to.
         """
         config = self._config
-        server = PeerServer(config.bind, config.tls, self._reception())
+        server = PeerServer(config.bind, config.tls_files(), self._reception())
         _log.info("Peer %s listens at %s.", config.peer, config.bind)
         try:
             while not self._stopping.is_set():
@@ -232,7 +232,9 @@ class PeerProcess:
             address = self._config.peers.get(to) or self._peer.record.addresses().get(to, "")
         if not address:
             raise SessionError(f"The address of peer {to!r} is not known.")
-        return PeerConnection(self._peer.name, address, self._config.tls, self._config.exchange_timeout_s)
+        return PeerConnection(
+            self._peer.name, address, self._config.tls_files(), self._config.exchange_timeout_s
+        )
 
     def _send_next(self, to: str, connection: PeerConnection) -> bool:
         """Send the next payload, or wait for one; False where there will be none."""

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.x509.oid import NameOID
 
 from client.peer.gossip import GossipMessage, Seal
-from strategies.sessions.endpoint import Tls
+from strategies.tls_files import TlsFiles
 from unlearning.errors import ConfigurationError, SessionError
 from unlearning.parameters import content_hash
 
@@ -36,7 +36,7 @@ class Seals:
         ConfigurationError: a file cannot be used; the certificate is not the authority's own, or not this key's.
     """
 
-    def __init__(self, tls: Tls, federation: str = "") -> None:
+    def __init__(self, tls: TlsFiles, federation: str = "") -> None:
         authority, certificate, key = tls.read()
         try:
             self._authorities = x509.load_pem_x509_certificates(authority or b"")

@@ -30,7 +30,7 @@ from server.cli import (
 from server.cli.connection import DEFAULT_SERVER, READ_THE_FILE, Connection, use_federation_file
 from server.operations.federation_toml import VARIABLE as FILE_VARIABLE
 from server.service.calls import VERBS
-from server.service.tls import TlsFiles
+from strategies.tls_files import TlsFiles
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, RequestError
 from unlearning.runtime.command_output import outlive_readers
 from unlearning.runtime.durable_files import keep_private

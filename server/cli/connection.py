@@ -23,8 +23,8 @@ from server.operations.federation_toml import (
     unknown_key,
 )
 from server.service.client import DeletionClient
-from server.service.tls import TlsFiles
 from server.state_directory.ledger_address import FILE_VARIABLE, VARIABLE
+from strategies.tls_files import TlsFiles
 from unlearning.errors import ConfigurationError
 from unlearning.gdpr import Ground
 

@@ -13,9 +13,9 @@ import typer
 from server.cli.connection import DEFAULT_SERVER, LedgerUrl, connection_of, options_of, user_name
 from server.operations.logs import log_to_stderr
 from server.service.limits import Limits
-from server.service.tls import TlsFiles
 from server.state_directory.files import REPORTS, private_state, refuse_half_restored
 from server.state_directory.ledger_address import asked_ledger
+from strategies.tls_files import TlsFiles
 from unlearning.errors import ConfigurationError
 from unlearning.runtime.gc_tuning import nothing_collected
 

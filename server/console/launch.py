@@ -19,7 +19,7 @@ from server.console.routes import make_app
 from server.service.access import Caller, caller_of_certificate
 from server.service.calls import Role
 from server.service.client import DeletionClient
-from server.service.tls import TlsFiles
+from strategies.tls_files import TlsFiles
 from unlearning.errors import ConfigurationError
 from unlearning.runtime.durable_files import write_anew
 

@@ -18,6 +18,7 @@ from server.ledger import WAITING, Ledger, LedgerUnavailable, LedgerWriter
 from strategies.exchange import Exchange, exchange
 from strategies.fedavg import FedAvg
 from strategies.joint_exchange import JointMessages
+from strategies.messages import NOTICE
 from strategies.roster import Member
 from unlearning.requests import Exclusions, Status, Target
 from unlearning.runtime.peak_memory import MemoryWatch, PeakMemory
@@ -140,5 +141,6 @@ class Clients:
         """
         online = self.online()
         members = {client: online[client] for client in sorted(clients) if client in online}
-        for client, failure in self.exchange(self.fedavg.notices(number, members)).failures.items():
+        notices = self.fedavg.plan.messages(NOTICE, number, members)
+        for client, failure in self.exchange(notices).failures.items():
             _log.warning("Client %s was not told what is forgotten: %s", client, failure)

@@ -127,7 +127,7 @@ def refusal(request_id: str, verdict: Judgement) -> ModelRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundGate:
-    """Judges the model of an ordinary round by the server's test examples; a `strategies.influence.Judge`.
+    """Judges the model of an ordinary round by the server's test examples; a `strategies.averaging.Judge`.
 
     before: the federation before the round. classes: what the score leaves out, because no client trains on it.
     """

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from server.federation.state import FIRST, ActiveDeletion, FederationState
 from strategies.messages import name_for_preparations
-from strategies.prepared_rounds import own_arrays
-from strategies.round_plan import RoundRules
+from strategies.round_rules import RoundRules, own_arrays
 from unlearning.errors import CheckpointError, ConfigurationError, StoreFull
 from unlearning.methods.method import PreparedStore
 from unlearning.methods.preparation import FederatedRound

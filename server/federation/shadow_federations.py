@@ -26,9 +26,10 @@ from server.federation.clients import Clients
 from server.federation.observing import ServerTestSet
 from server.federation.shadow_store import ShadowState, ShadowStore
 from server.federation.state import FederationState, Step
+from strategies.client_measurements import measuring
 from strategies.exchange import Exchange
 from strategies.settings.run_config import RunSettings
-from strategies.shadows import (
+from strategies.shadow_rounds import (
     FIT_SHADOWS,
     HELD_OUT,
     average_shadows,
@@ -166,19 +167,18 @@ class ShadowFederations:
                 }
             )
         uses_held_out = self.test_set.examples is None
-        online = self.clients.online()
+        fedavg, online = self.clients.fedavg, self.clients.online()
         notes = self._who_cannot_say(shadows, forgets, online)
         asked = set(forgets) - set(notes)
         if uses_held_out:
             asked |= set(self.clients.sample(number, without=forgets)) & set(online)
         done = self.clients.exchange(
-            self.clients.fedavg.measure_messages(
+            fedavg.plan.messages(
+                FIT_SHADOWS,
                 number,
-                shadow_record(shadows.models),
                 {client: online[client] for client in sorted(asked)},
-                forgets,
-                message_type=FIT_SHADOWS,
-                also={HELD_OUT: uses_held_out},
+                measuring(fedavg.settings.attack_samples, forgets, {HELD_OUT: uses_held_out}),
+                shadow_record(shadows.models),
             )
         )
         notes |= {client: str(failure) for client, failure in done.failures.items()}

@@ -13,12 +13,11 @@ from typing import Any
 from server.ledger import SITE, Allowance, Ledger, LedgerUnavailable, NewRequest, Quota, Refusal
 from server.requests.admission import admit
 from strategies.messages import Json
-from strategies.site_requests import SITE_REQUESTS
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, InvalidRequest
 from unlearning.gdpr import Particulars
 from unlearning.requests import OPEN_STATUSES, DeletionRequest, Granularity, Status, Target
 from unlearning.runtime.json_codec import from_plain
-from unlearning.untrusted import as_line, reason_of
+from unlearning.untrusted import SITE_REQUESTS, as_line, reason_of
 
 _log = getLogger(__name__)
 

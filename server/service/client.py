@@ -21,7 +21,7 @@ from server.service.calls import (
 )
 from server.service.convert import from_message, to_message
 from server.service.statuses import ServiceUnavailable, error_of
-from server.service.tls import TlsFiles, is_loopback
+from strategies.tls_files import TlsFiles, is_loopback
 from unlearning.gdpr import NOTHING_GIVEN, Particulars
 from unlearning.protocol import PROTOCOL, own_version
 from unlearning.requests import DeletionRequest, Status, Target

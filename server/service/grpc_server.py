@@ -21,10 +21,10 @@ from server.service.convert import arguments_of, from_message, to_message
 from server.service.deletion_service import DeletionService, utc_now
 from server.service.limits import Limits, Places, Rates
 from server.service.refusal_log import RefusalLog
-from server.service.tls import TlsFiles, is_loopback
 from server.service.uploads import Uploads
 from server.service.watching import Watching
 from server.service.workers import Workers, event_loop
+from strategies.tls_files import TlsFiles, is_loopback
 from unlearning.errors import ConfigurationError, RequestNotFound
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["DeletionService"]

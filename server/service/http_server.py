@@ -20,10 +20,10 @@ from server.service.deletion_service import utc_now
 from server.service.grpc_server import Core
 from server.service.http_api import HttpApi
 from server.service.opendsr import Signer
-from server.service.tls import TlsFiles, is_loopback
 from server.service.tokens import Tokens
 from server.service.workers import event_loop
 from server.state_directory.files import CALLBACKS
+from strategies.tls_files import TlsFiles, is_loopback
 from unlearning.errors import ConfigurationError
 
 _OPTIONS: dict[str, Any] = {

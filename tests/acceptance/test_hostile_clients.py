@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from server.federation.state import Phase
 from strategies import set_aside
+from strategies.client_measurements import read_observations
 from strategies.messages import VECTOR, arrays_content, reply_content, vector_of
-from strategies.observations import read_observations
 from tests.federation import InProcessFederation, client
 from tests.hostile import (
     ARRAYS,

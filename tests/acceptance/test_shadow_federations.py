@@ -21,7 +21,7 @@ from server.operations.backup import back_up
 from strategies.in_process_grid import InProcessGrid
 from strategies.messages import TRAIN, UNLEARN, named_arrays
 from strategies.settings.run_config import local_seed
-from strategies.shadows import FIT_SHADOWS, TRAIN_SHADOWS, shadow_models
+from strategies.shadow_rounds import FIT_SHADOWS, TRAIN_SHADOWS, shadow_models
 from tests.federation import client
 from tests.kills import Killed
 from unlearning.parameters import content_hash

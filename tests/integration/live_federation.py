@@ -13,9 +13,9 @@ from server.ledger import Event, Ledger, RoundRecord
 from server.operations.flower_control import ConfigValue, flower_environment
 from server.operations.starting import write_app
 from server.service.client import DeletionClient
-from server.service.tls import TlsFiles
 from strategies.installation import program
 from strategies.settings.run_config import RunSettings
+from strategies.tls_files import TlsFiles
 from tests.federation import InProcessFederation
 from tests.integration.deployments import FrugalDeployment
 from tests.programs import run_well

@@ -12,7 +12,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -30,7 +29,7 @@ from client.peer.journal import Journal
 from client.peer.peer_cli import read_status
 from client.peer.process import PeerProcess, make_peer
 from strategies.installation import program
-from strategies.sessions.endpoint import Tls
+from strategies.tls_files import TlsFiles
 from tests.integration.conftest import REPOSITORY
 from tests.integration.namespaces import Network
 from unlearning.requests import Granularity, Target
@@ -76,7 +75,7 @@ class PeerProcesses:
             "peer": name,
             "state-dir": str(self.directory / f"state-{name}"),
             "partition-id": int(name),
-            "tls": {kind: str(path) for kind, path in asdict(self.tls(name)).items()},
+            "tls": {kind: str(getattr(self.tls(name), kind)) for kind in ("ca", "certificate", "key")},
             "peers": self._addresses,
             "graph": self._graph,
             "task": {"dataset": "digits", "dtype": "float64", "partition": "dirichlet", "max-examples": 300},
@@ -89,7 +88,7 @@ class PeerProcesses:
             **self._settings,
         }
 
-    def tls(self, name: str) -> Tls:
+    def tls(self, name: str) -> TlsFiles:
         """The peer's certificate, or that of anybody else who was given one."""
         return peer_tls(self.directory / "certificates", name)
 
@@ -218,9 +217,9 @@ def is_done(status: dict[str, Any]) -> bool:
     return corrected and status["round"] == ROUNDS + 1
 
 
-def peer_tls(directory: Path, name: str) -> Tls:
+def peer_tls(directory: Path, name: str) -> TlsFiles:
     """What that script made of a peer in `directory`."""
-    return Tls(directory / "ca.crt", directory / f"{name}.pem", directory / f"{name}.key")
+    return TlsFiles(directory / "ca.crt", directory / f"{name}.pem", directory / f"{name}.key")
 
 
 def make_peer_certificate(directory: Path, name: str, host: str) -> None:

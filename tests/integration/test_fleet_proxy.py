@@ -15,8 +15,8 @@ from benchmarks.deployment import LocalDeployment, supernode
 from benchmarks.local_layout import Layout, free_ports
 from benchmarks.process_group import ProcessGroup
 from server.operations.flower_control import FLEET_SPEAKS_HTTP
-from server.service.tls import TlsFiles
 from strategies.installation import DEPLOY
+from strategies.tls_files import TlsFiles
 from tests.integration.conftest import REPOSITORY
 from tests.integration.live_federation import SETTINGS, forget
 

@@ -175,7 +175,7 @@ def test_there_is_nothing_else_to_read(server):
 
 
 @pytest.mark.parametrize("address", ["9105", "127.0.0.1:", "127.0.0.1:x", "192.0.2.1:9105"])
-def test_an_address_that_cannot_be_used_is_a_refuses(book, address):
+def test_an_address_that_cannot_be_used_is_a_wrong_setting(book, address):
     """With the address in the message."""
     with pytest.raises(ConfigurationError) as caught:
         serve_metrics(book.ledger, address)

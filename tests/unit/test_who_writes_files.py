@@ -16,7 +16,6 @@ ELSEWHERE = {
     "server/operations/host_setup.py": "files that are carried to a site",
     "client/site_setup.py": "files that are carried to the server",
     "strategies/installation.py": "systemd's units are root's",
-    "strategies/settings/page.py": "writes the docs",
     "server/cli/app_commands.py": "an app's source, in its author's directory",
     "server/cli/verification.py": "where the caller says, which may be a device or a pipe",
 }

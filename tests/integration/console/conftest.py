@@ -16,7 +16,7 @@ from server.console.routes import make_app
 from server.ledger import Ledger
 from server.service.client import DeletionClient
 from server.service.grpc_server import RunningServer, serve
-from server.service.tls import TlsFiles
+from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import LiveLoop
 

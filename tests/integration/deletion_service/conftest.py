@@ -13,7 +13,7 @@ from server.ledger import Ledger
 from server.service.client import DeletionClient
 from server.service.grpc_server import RunningServer, serve
 from server.service.limits import Limits
-from server.service.tls import TlsFiles
+from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import ANSWERED_S, LiveLoop
 

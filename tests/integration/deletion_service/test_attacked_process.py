@@ -14,7 +14,7 @@ from benchmarks.speed.deletion_load import OPERATOR, Service, run_attack, runnin
 from benchmarks.speed.http_attacks import HTTP_ATTACKS
 from server.ledger import ClientRecord, Ledger
 from server.service.client import DeletionClient
-from server.service.tls import TlsFiles
+from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import ANSWERED_S, NOW, erasure
 from tests.ledgers import live_at

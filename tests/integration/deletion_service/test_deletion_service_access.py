@@ -13,8 +13,8 @@ from server.ledger import Ledger
 from server.service.client import DeletionClient
 from server.service.grpc_server import RunningServer, serve
 from server.service.statuses import ServiceUnavailable
-from server.service.tls import TlsFiles
 from strategies.installation import program
+from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import LiveLoop, submit
 from tests.integration.deletion_service.conftest import Start

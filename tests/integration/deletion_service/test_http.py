@@ -16,8 +16,8 @@ from server.service import call_checks
 from server.service.calls import Role
 from server.service.grpc_server import RunningServer
 from server.service.http_server import HttpOptions, HttpServer, serve_http
-from server.service.tls import TlsFiles
 from server.service.tokens import make_token, remove_tokens
+from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import (
     ANSWERED_S,

@@ -14,7 +14,7 @@ from server.service.client import DeletionClient
 from server.service.grpc_server import RunningServer, serve
 from server.service.limits import Limits
 from server.service.statuses import AccessDenied
-from server.service.tls import TlsFiles
+from strategies.tls_files import TlsFiles
 from tests import ledgers
 from tests.certificates import Authority
 from tests.deletion_service import SERVICE, LiveLoop, answer, submit

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from server.ledger import Ledger
-from server.service.tls import TlsFiles
+from strategies.tls_files import TlsFiles
 from tests.deletion_service import CLIENT_3, submit
 from tests.integration.deletion_service.conftest import Start
 from tests.programs import run_program

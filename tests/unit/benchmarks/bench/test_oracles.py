@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from benchmarks.bench import oracles, tables
+from benchmarks.bench.batched_training import train_federations
 from benchmarks.bench.client_data import ClientData
 from benchmarks.bench.columns import RETRAIN
 from benchmarks.bench.parts import FIRST_ORACLE, ORACLES, Part, parts_of
 from benchmarks.bench.seed_run import SeedRun
 from tests.experiments import read, rows_of
-from unlearning.batched_training import train_federations
 from unlearning.tasks import make_task
 from unlearning.training import TrainingSettings
 from unlearning.verification.klom import klom

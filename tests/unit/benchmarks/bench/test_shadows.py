@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from benchmarks.bench import oracles, runner, shadows, tables
+from benchmarks.bench.batched_training import train_federations
 from benchmarks.bench.parts import row_path, shared_directory
 from benchmarks.bench.seed_run import SeedRun
 from tests.experiments import read, rows_of
-from unlearning.batched_training import train_federations
 from unlearning.requests import Granularity
 from unlearning.tasks import make_task
 from unlearning.training import TrainingSettings

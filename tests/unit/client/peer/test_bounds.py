@@ -119,8 +119,8 @@ def test_there_is_no_bound_without_examples() -> None:
         (member_item("3", num_examples=10**30), "malformed-item"),
         (GossipMessage(kind=Kind.MEMBER, origin="3", values={"num_examples": 4}), "malformed-item"),
         (correction_item("1", weight=7.0), "malformed-item"),
-        (replace(correction_item("1"), vector=np.ones(2)), ""),
-        (replace(correction_item("1"), vector=np.array([1.0, np.nan, 0.0])), ""),
+        (replace(correction_item("1"), vector=np.ones(2)), "wrong-length"),
+        (replace(correction_item("1"), vector=np.array([1.0, np.nan, 0.0])), "not-finite"),
     ],
 )
 def test_what_does_not_fit_a_request_is_refused(item: GossipMessage, code: str) -> None:

@@ -51,7 +51,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         validate_config(wrong)
     text = "\n".join(caught.value.problems)
-    assert all(part in text for part in ("Unknown dataset", "not below 1", "tls:", "deletion.epsilon"))
+    assert all(part in text for part in ("unknown dataset", "not below 1", "tls:", "deletion.epsilon"))
 
 
 def test_the_task_has_the_settings_of_every_task(tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ import sqlalchemy as sa
 from client.memory import DirectoryMemory, requests_to_send
 from server.federation.site_inbox import MAX_A_DAY, SiteRequests
 from server.ledger import ClientRecord
-from strategies.site_requests import SITE_REQUEST_BYTES, SITE_REQUESTS
 from tests.ledgers import live_at
 from tests.programs import run_program
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import Ground
 from unlearning.requests import Granularity, Target
 from unlearning.runtime.json_codec import to_plain
+from unlearning.untrusted import SITE_REQUEST_BYTES, SITE_REQUESTS
 
 NOW = datetime(2026, 1, 1, 8, tzinfo=UTC)
 MYSELF = to_plain(Target(Granularity.CLIENT, "2"))

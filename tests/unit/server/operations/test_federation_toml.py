@@ -86,7 +86,7 @@ def test_a_run_is_not_started_twice(tmp_path, flower):
         submission(write(tmp_path, ""), flower).start()
 
 
-def test_refusess_are_refused_before_anything_is_sent(tmp_path, flower):
+def test_wrong_settings_are_refused_before_anything_is_sent(tmp_path, flower):
     """As the ServerApp would refuse them."""
     with pytest.raises(ConfigurationError):
         submission(write(tmp_path, "[run]\nrounds = -1\n"), flower).start()

@@ -31,7 +31,7 @@ def test_right_settings_have_no_problem(values: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"dataset": "imagenet"}, "Unknown dataset 'imagenet'. The datasets are: digits, mnist"),
+        ({"dataset": "imagenet"}, "unknown dataset 'imagenet'. The datasets are: digits, mnist"),
         ({"model": "resnet99"}, "Unknown model 'resnet99'. The models are: logistic, mlp"),
         ({"model": "no_such_package:model"}, "cannot be imported"),
         ({"partition": "pathological"}, "The partitions are: iid, dirichlet, natural"),
@@ -63,14 +63,14 @@ def test_right_settings_have_no_problem(values: dict[str, Any]) -> None:
         ({**NPZ, "partition": "natural"}, "give each client its own data directory"),
     ],
 )
-def test_a_refuses_is_named_with_what_is_allowed(values: dict[str, Any], words: str) -> None:
+def test_a_wrong_setting_is_named_with_what_is_allowed(values: dict[str, Any], words: str) -> None:
     """One sentence, and nothing else is complained about."""
     wrong = problems(TaskSettings(**values))
     assert len(wrong) == 1
     assert words in wrong[0]
 
 
-def test_all_refusess_are_told_at_once() -> None:
+def test_all_wrong_settings_are_told_at_once() -> None:
     settings = TaskSettings(
         dataset="x", model="y", partition="z", alpha=-1, num_clients=0, seed=-1, dtype="w"
     )

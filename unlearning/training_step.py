@@ -1,16 +1,20 @@
-"""A training step that an accelerator repeats from a recording (a CUDA graph), instead of being told each kernel anew.
+"""What a step of training has of its own: SGD without torch's compiler, and steps repeated from a recording.
 
-A step of a small network is a hundred kernels of a few microseconds, and telling them takes Python twenty times as
-long as they run.
+A step of a small network is a hundred kernels of a few microseconds, and starting them takes Python twenty times as
+long as they run: an accelerator repeats them from a recording (a CUDA graph).
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim.sgd import sgd
+
+from unlearning.tasks import losses
+from unlearning.tasks.task import Task
 
 _log = logging.getLogger(__name__)
 
@@ -22,6 +26,69 @@ _newest: list[torch.cuda.CUDAGraph] = []
 
 _failed: list[Exception] = []
 """Why a step could not be recorded in this process, which does not try again."""
+
+
+class Sgd:
+    """`torch.optim.SGD`, bit for bit, by torch's function instead of its class.
+
+    The first use of the class imports torch's compiler: 1.3 s of processor time in every process, and a deployment
+    starts one for each message.
+    """
+
+    def __init__(
+        self, weights: Iterable[Tensor], *, lr: float, momentum: float, weight_decay: float, maximize: bool
+    ) -> None:
+        self._weights = list(weights)
+        self._momentum: list[Tensor | None] = [None] * len(self._weights)
+        self._rates = lr, momentum, weight_decay
+        self._maximize = maximize
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Change the weights by their gradients."""
+        gradients = {index: one.grad for index, one in enumerate(self._weights) if one.grad is not None}
+        buffers = [self._momentum[index] for index in gradients]
+        lr, momentum, weight_decay = self._rates
+        sgd(
+            [self._weights[index] for index in gradients],
+            list(gradients.values()),
+            buffers,  # filled by the first step
+            lr=lr,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            dampening=0.0,
+            nesterov=False,
+            maximize=self._maximize,
+        )
+        for index, buffer in zip(gradients, buffers, strict=True):
+            self._momentum[index] = buffer
+
+
+_WITHOUT_MEMORY = (losses.cross_entropy, losses.cross_entropy_and_dice)
+"""Losses that do nothing but return: what others note in passing, a recording would not repeat."""
+
+
+class Step:
+    """One step of the optimiser; `loss` sums the losses of all examples, and no step waits for it."""
+
+    def __init__(
+        self, task: Task, model: nn.Module, optimizer: torch.optim.Optimizer | Sgd, clip_norm: float
+    ) -> None:
+        self._task, self._model, self._optimizer, self._clip_norm = task, model, optimizer, clip_norm
+        device = next(model.parameters()).device
+        self.loss = torch.zeros((), dtype=torch.float64, device=device)
+        is_plain = isinstance(optimizer, Sgd) and task.loss in _WITHOUT_MEMORY
+        self.can_be_recorded = device.type == "cuda" and is_plain
+
+    def __call__(self, inputs: Tensor, targets: Tensor) -> None:
+        """Do the step for a batch."""
+        self._model.zero_grad()
+        loss = self._task.loss(self._model(inputs), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self._clip_norm:
+            nn.utils.clip_grad_norm_(self._model.parameters(), self._clip_norm)
+        self._optimizer.step()
+        self.loss += loss.detach().double() * len(targets)
 
 
 @contextmanager

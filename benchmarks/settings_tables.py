@@ -10,7 +10,7 @@ from typing import Any
 
 from strategies.settings.run_config import FIELDS, RunSettings
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[1]
 
 
 def write_tables(page: str) -> str:

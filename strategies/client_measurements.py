@@ -1,4 +1,4 @@
-"""Measuring a model on the clients' own data: what is made of the clients' answers.
+"""Measuring a model on the clients' own data: reading the clients' answers.
 
 A client computes per-example values locally and sends sums and the values of a bounded random sample, without
 ids: what the attacks need and no more. docs/verification.md lists everything that leaves a client.
@@ -12,8 +12,10 @@ import numpy as np
 from flwr.app import RecordDict
 
 from strategies.exchange import read_each
-from strategies.messages import MAX_EXAMPLES, named_arrays
+from strategies.messages import MAX_EXAMPLES, Json, named_arrays
 from unlearning.errors import UpdateRefused
+from unlearning.requests import NOTHING, Forget
+from unlearning.runtime.json_codec import to_plain
 from unlearning.verification.observations import Observations, merge
 
 CheckCount = Callable[[str, int], None]
@@ -25,7 +27,7 @@ _LARGEST_SUM = 1e100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientObservations:
-    """What clients observed on one set: by client, merged (None if nobody did), and whose answer was refused."""
+    """What clients observed on one set: by client, merged (None if none did), and which answers were refused."""
 
     by_client: Mapping[str, Observations] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -38,6 +40,22 @@ class ClientObservations:
 
 def _any_count(_client: str, _count: int) -> None:
     pass
+
+
+def measuring(
+    samples: int, forgets: Mapping[str, Forget] | None = None, also: Json | None = None
+) -> Callable[[str], Json]:
+    """Return what a message that asks for a measurement says to each client.
+
+    samples: the most per-example values that are sent. forgets: what each client counts as its forgotten set.
+    also: other values.
+    """
+    named = forgets or {}
+    return lambda client: {
+        **(also or {}),
+        "forget": to_plain(named.get(client, NOTHING)),
+        "samples": samples,
+    }
 
 
 def read_observations(
@@ -72,7 +90,7 @@ def _read_one(name: str, check_count: CheckCount, client: str, content: RecordDi
     """Read a client's observations on the set `name`; None where it has none.
 
     Raises:
-        UpdateRefused: sums or counts are beyond what anybody has.
+        UpdateRefused: sums or counts are beyond what any client has.
         DataError: arrays that do not belong together.
     """
     arrays = named_arrays(content)

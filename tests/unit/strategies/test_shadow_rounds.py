@@ -7,7 +7,14 @@ from flwr.app import RecordDict
 from strategies.fedavg import FedAvg
 from strategies.messages import arrays_content
 from strategies.settings.run_config import RunSettings
-from strategies.shadows import average_shadows, collect_fits, shadow_arrays, shadow_models, shadow_record
+from strategies.shadow_rounds import (
+    average_shadows,
+    collect_fits,
+    shadow_arrays,
+    shadow_models,
+    shadow_record,
+)
+from tests.raising import raises
 from unlearning.errors import UpdateRefused
 from unlearning.tasks import TaskSettings, make_task
 
@@ -83,9 +90,9 @@ def test_shadow_models_travel_by_number():
         RecordDict({"arrays": shadow_record([np.full(2, number) for number in range(11)])})
     )
     assert [int(model[0]) for model in models] == list(range(11))
-    with pytest.raises(UpdateRefused, match="numbered"):
+    with raises(UpdateRefused, "shadow-numbers"):
         shadow_models(arrays_content({"shadow.0": np.zeros(2), "shadow.2": np.zeros(2)}, {}))
-    with pytest.raises(UpdateRefused, match="numbered"):
+    with raises(UpdateRefused, "shadow-numbers"):
         shadow_models(arrays_content({}, {}))
 
 

@@ -27,9 +27,9 @@ from unlearning.untrusted import reason_of
 _log = getLogger(__name__)
 
 HELLO_S = 10.0
-"""A stream that says nothing for so long is closed."""
+"""A stream without a Hello is closed after this time."""
 END_S = 10.0
-"""So long a client may take to read what is left, and the End."""
+"""How long a client may take to read what is left, and the End."""
 _WARN_AGAIN_S = 10.0
 
 
@@ -208,7 +208,7 @@ class ClientConnections:
                     elif payload is not None and line.stream is stream:
                         self._take(line, payload)
         except grpc.RpcError:
-            pass  # the stream is over; `_detach` is told by gRPC
+            pass  # the stream has ended; gRPC calls `_detach`
         except Exception as exc:  # noqa: BLE001 - the frames are the client's, and so is what they lead to
             reason = reason_of(exc)
             self._warn(stream, "The stream of node %s is refused: %s", line.node_id, reason)

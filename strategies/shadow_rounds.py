@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from strategies.exchange import read_each
 from strategies.fedavg import FedAvg
 from strategies.messages import MAX_EXAMPLES, named_arrays
-from strategies.update_checks import check_norm, check_vector, over_the_median
-from unlearning.buffers import check_variances, without_buffers
+from unlearning.buffers import without_buffers
 from unlearning.errors import UpdateRefused
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.verification.shadow_models import ShadowFits, join_fits
@@ -56,7 +55,9 @@ def shadow_models(content: RecordDict) -> list[Vector]:
     arrays = named_arrays(content)
     models = [arrays[name] for number in range(len(arrays)) if (name := f"{_PREFIX}{number}") in arrays]
     if not models or len(models) != sum(name.startswith(_PREFIX) for name in arrays):
-        raise UpdateRefused(f"Shadow models are numbered from 0, got the arrays {sorted(arrays)[:5]}.")
+        raise UpdateRefused(
+            f"Shadow models are numbered from 0, got the arrays {sorted(arrays)[:5]}.", code="shadow-numbers"
+        )
     return models
 
 
@@ -64,13 +65,9 @@ def train_messages(
     fedavg: FedAvg, grid: Grid, number: int, models: Sequence[Vector], *, uses_held_out: bool
 ) -> dict[str, Message]:
     """Return the messages of the shadow round `number` (from 1) by client: that training round's sample."""
-    eligible = fedavg.eligible(grid)
-    if len(eligible) < fedavg.settings.min_clients:
-        return {}
-    members = {client: eligible[client] for client in fedavg.round_sample(eligible, number)}
-    return fedavg.round_messages(
-        TRAIN_SHADOWS, number, shadow_record(models), members, {HELD_OUT: uses_held_out}
-    )
+    wanted = fedavg.training(number, {HELD_OUT: uses_held_out})
+    members = fedavg.choose(number, grid)
+    return fedavg.plan.messages(TRAIN_SHADOWS, number, members, wanted, shadow_record(models))
 
 
 def average_shadows(
@@ -82,7 +79,7 @@ def average_shadows(
     """Average the shadow models of a round; the clients that took part in it, sorted; and who was refused and why.
 
     own: what the server trained on its test examples, each of which counts as one more client. An answer that may not
-    enter is left out whole; a shadow model that nobody trained stays as it is.
+    enter is left out whole; a shadow model that no client trained stays as it is.
     """
     accepted, refused = read_each(
         replies, lambda client, content: _read_models(client, content, before, fedavg)
@@ -91,7 +88,7 @@ def average_shadows(
     for number, start in enumerate(before):
         mine = {client: local[number] for client, local in accepted.items() if number in local}
         changes = {client: without_buffers(fedavg.task, model - start) for client, (_, model) in mine.items()}
-        too_large = over_the_median(changes, fedavg.settings.max_norm_factor)
+        too_large = fedavg.limits.outliers(changes)
         entering = {client: pair for client, pair in mine.items() if client not in too_large}
         for part, local in enumerate(own):
             if number in local:
@@ -142,9 +139,7 @@ def _read_models(client: str, content: RecordDict, before: Sequence[Vector], fed
         count, model = int(counts[number]), arrays.get(f"{_PREFIX}{number}")
         if model is None:
             raise UpdateRefused(f"The shadow model {number} is missing.")
-        check_vector(model, like=before[number])
+        fedavg.limits.check_model(model, before[number])
         fedavg.check_count(client, count)
-        check_variances(fedavg.task, model)
-        check_norm(without_buffers(fedavg.task, model - before[number]), fedavg.settings.max_update_norm)
         found[number] = (count, model)
     return found

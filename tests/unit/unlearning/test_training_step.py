@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from unlearning import training
-from unlearning.recorded_step import RecordedStep, where_steps_can_be_recorded
 from unlearning.tasks import TaskSettings, load_site, make_task
 from unlearning.training import TrainingSettings, initial_parameters, train
+from unlearning.training_step import RecordedStep, where_steps_can_be_recorded
 
 DIGITS = TaskSettings(num_clients=5, model="mlp")
 
@@ -24,7 +24,7 @@ def test_smaller_batches_and_the_first_ones_are_done_step_by_step():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="a recording needs an accelerator")
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_a_recorded_step_goes_the_way_of_one_that_was_told(monkeypatch, momentum):
+def test_a_recorded_step_goes_the_way_of_the_same_step_without_recording(monkeypatch, momentum):
     """Two epochs with a smaller batch at each end, clipped gradients: the same model to rounding."""
     task, examples = make_task(DIGITS), load_site(DIGITS, 0).train
     settings = TrainingSettings(

@@ -19,11 +19,11 @@ from typer.core import TyperGroup
 from server.cli import (
     app_commands,
     host_commands,
-    host_setup,
     listings,
     plan_command,
     request_commands,
     service_commands,
+    setup_commands,
     verbs,
     verification,
 )
@@ -116,7 +116,7 @@ app.command("serve")(service_commands.serve)
 app.command("http-token")(host_commands.http_token)
 app.command("model")(app_commands.model_command)
 app.command("new")(app_commands.new_command)
-app.add_typer(host_setup.app, name="setup")
+app.add_typer(setup_commands.app, name="setup")
 app.command("start")(host_commands.start)
 app.command("supervise")(host_commands.supervise)
 app.command("check")(host_commands.check)

@@ -3,11 +3,10 @@
 import json
 import re
 import sys
-from collections.abc import Mapping
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -77,6 +76,7 @@ def model_command(
 
     from server.federation.checkpoints import CheckpointStore
     from server.state_directory.files import SETTINGS_FILE
+    from strategies.settings.task_source import MADE_BY, TABLE
     from unlearning.parameters import content_hash, state_to_save
     from unlearning.training import model_with
 
@@ -89,8 +89,8 @@ def model_command(
             ]
         )
     values = json.loads(path.read_text(encoding="utf-8"))
-    source = _source_of(values, app)
-    task = source.prepared(values)
+    made_by, table = str(values.pop(MADE_BY, "")), str(values.pop(TABLE, ""))
+    task = _source_of(made_by, table, app).prepared(values)
     before = state.deletion.before if state.deletion is not None else None
     parameters = state.parameters if before is None else before.parameters
     model = model_with(task, parameters)
@@ -103,16 +103,15 @@ def model_command(
     )
 
 
-def _source_of(values: Mapping[str, Any], app: Path) -> "TaskSource":
-    """Return what made the task of a federation with these settings: the built-in tasks, or an app in `app`.
+def _source_of(made_by: str, table: str, app: Path) -> "TaskSource":
+    """Return what made the task of a federation: the function `made_by` of an app in `app`, or the built-in tasks.
 
     Raises:
         ConfigurationError: the app is not there.
     """
     from strategies import built_in
-    from strategies.settings.task_source import MADE_BY, TABLE, TaskSource
+    from strategies.settings.task_source import TaskSource
 
-    made_by = str(values.get(MADE_BY, ""))
     if not made_by:
         return built_in.SOURCE
     module, _, name = made_by.partition(":")
@@ -126,4 +125,4 @@ def _source_of(values: Mapping[str, Any], app: Path) -> "TaskSource":
                 "the directory of the app, which holds its pyproject.toml."
             ]
         ) from exc
-    return TaskSource.of(function, str(values[TABLE]))
+    return TaskSource.of(function, table)

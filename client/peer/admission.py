@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from client.peer.gossip import GossipMessage, Kind
 from client.peer.record import Record, granularity_of, needs_statistics, owes_correction
-from unlearning.certified import Constants
+from unlearning.certified.sensitivity import Constants
 from unlearning.decentralised import check_mixing, correction_bound, metropolis_weights
 from unlearning.errors import SessionError
 from unlearning.requests import Granularity

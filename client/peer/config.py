@@ -17,7 +17,8 @@ from strategies.sessions.endpoint import Tls
 from strategies.settings.run_config import TYPED
 from strategies.tls_files import is_loopback, read_pem
 from unlearning.buffers import buffer_positions
-from unlearning.certified import logistic_constants, trajectory_norm, unmet_assumptions
+from unlearning.certified.noise_certificate import unmet_assumptions
+from unlearning.certified.sensitivity import logistic_constants, trajectory_norm
 from unlearning.decentralised import (
     CorrectionSettings,
     Graph,

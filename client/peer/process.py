@@ -21,7 +21,7 @@ from client.peer.refusals import Refusals
 from client.peer.rules import Place
 from client.peer.seals import CertificateSeals, NoSeals
 from client.peer.work import carry_out, missing_statistics, next_work
-from unlearning.certified import feature_norm
+from unlearning.certified.linear_head import feature_norm
 from unlearning.decentralised.deletion import MAX_SHARED_DIMENSION
 from unlearning.errors import DataError, FlowerUnlearningError, RequestError, SessionError, VersionMismatch
 from unlearning.requests import Target

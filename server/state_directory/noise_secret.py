@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from server.state_directory.files import NOISE_SECRET
-from unlearning.certified import derived_key, noise_secret
+from unlearning.certified.secret_noise import derived_key, noise_secret
 
 
 def make_noise_secret(state_dir: Path) -> None:

@@ -9,7 +9,6 @@ Privacy (Appendix A) for the classical one, whose proof needs ε < 1.
 """
 
 import math
-from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
@@ -111,29 +110,6 @@ def classical_sigma(*, epsilon: float, delta: float, sensitivity: float) -> floa
         )
     _refuse(problems)
     return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
-
-
-def deletion_capacity(
-    sensitivity_of: Callable[[int], float], *, epsilon: float, delta: float, sigma: float, num_examples: int
-) -> int:
-    """Return the largest m < n whose deletion in one release noise σ makes (ε, δ)-indistinguishable; 0 if
-    none.
-
-    `sensitivity_of(m)` is the bound for m deletions and does not fall in m. The literature's capacity also
-    asks that the excess risk stay below a threshold, which cannot be known from the data at hand.
-
-    Raises:
-        ConfigurationError: a value is out of range.
-    """
-    allowed = sigma * largest_ratio(epsilon=epsilon, delta=delta)
-    lower, upper = 0, num_examples - 1
-    while lower < upper:
-        middle = (lower + upper + 1) // 2
-        if sensitivity_of(middle) <= allowed:
-            lower = middle
-        else:
-            upper = middle - 1
-    return lower
 
 
 class Normal(Protocol):

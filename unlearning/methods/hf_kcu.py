@@ -24,8 +24,9 @@ import numpy as np
 from pydantic import Field
 
 from unlearning.buffers import without_buffers
-from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
-from unlearning.curvature.damping import relative_damping
+from unlearning.curvature.gradients import gradient
+from unlearning.curvature.kinds import CurvatureKind
+from unlearning.curvature.products import CurvatureProduct, relative_damping
 from unlearning.errors import MethodFailed
 from unlearning.methods.costs import Cost, CostSymbols, solver_epochs
 from unlearning.methods.method import (
@@ -49,7 +50,9 @@ from unlearning.methods.updates import (
 )
 from unlearning.parameters import Vector, add_weighted
 from unlearning.requests import Granularity
-from unlearning.solvers import Solution, conjugate_gradient, lanczos_extremes
+from unlearning.solvers.conjugate_gradient import conjugate_gradient
+from unlearning.solvers.lanczos import lanczos_extremes
+from unlearning.solvers.solution import Solution
 from unlearning.tasks.task import Examples
 
 SOURCE = "HF-KCU, Algorithm 1, Eq. 6, Theorem 3"

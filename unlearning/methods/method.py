@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypeVar
 
-from unlearning.certified import AccountedRelease, Sensitivity
+from unlearning.certified.privacy_accountant import AccountedRelease
+from unlearning.certified.sensitivity import Sensitivity
 from unlearning.errors import MethodFailed
 from unlearning.methods.costs import Cost, CostSymbols, WorkDone
 from unlearning.methods.preparation import OptionsT, Preparation

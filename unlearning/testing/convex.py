@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import nn
 
-from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
+from unlearning.curvature.gradients import gradient
+from unlearning.curvature.kinds import CurvatureKind
+from unlearning.curvature.products import CurvatureProduct
 from unlearning.evaluation import evaluate
 from unlearning.parameters import Vector
 from unlearning.solvers.direct import dense_matrix

@@ -23,7 +23,7 @@ import numpy as np
 from pydantic import Field
 from torch import nn
 
-from unlearning.certified import linear_layer
+from unlearning.certified.linear_head import linear_layer
 from unlearning.errors import MethodFailed, NumericalError, UpdateRefused
 from unlearning.evaluation import predict
 from unlearning.methods.costs import Cost, CostSymbols

@@ -21,16 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unlearning.certified import (
-    Arithmetic,
-    Ground,
-    LocalWork,
-    RoundLengths,
-    Weighting,
-    declared_logistic_constants,
-    linear_head,
-    unmet_assumptions,
-)
+from unlearning.certified.linear_head import linear_head
+from unlearning.certified.noise_certificate import unmet_assumptions
+from unlearning.certified.round_lengths import Ground, LocalWork, RoundLengths, declared_logistic_constants
+from unlearning.certified.rounding import Arithmetic
+from unlearning.certified.sensitivity import Weighting
 from unlearning.errors import NumericalError
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.preparation import FederatedRound

@@ -19,17 +19,11 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from unlearning.certified import (
-    KeyedNormal,
-    Normal,
-    UnitVectors,
-    add_noise,
-    certificate,
-    derived_key,
-    forgotten_by_addition,
-    measured_sensitivity,
-    unmet_assumptions,
-)
+from unlearning.certified.noise import Normal, add_noise
+from unlearning.certified.noise_certificate import certificate, unmet_assumptions
+from unlearning.certified.secret_noise import KeyedNormal, derived_key
+from unlearning.certified.sensitivity import measured_sensitivity
+from unlearning.certified.unit_vectors import UnitVectors, forgotten_by_addition
 from unlearning.errors import CheckpointError, ConfigurationError, MethodFailed
 from unlearning.methods.costs import Cost, CostSymbols, WorkDone
 from unlearning.methods.hf_online.lengths import LENGTHS_KEY

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
-from unlearning.certified import Weighting, read_key
+from unlearning.certified.sealed_vectors import read_key
+from unlearning.certified.sensitivity import Weighting
 from unlearning.methods.preparation import ClientOptions, NoiseBudget
 
 GIB = 2**30

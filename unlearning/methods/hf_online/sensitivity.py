@@ -7,14 +7,10 @@ is deleted from: what is not in the chain is not covered, and then nothing is pr
 
 from collections.abc import Callable, Iterable, Sequence
 
-from unlearning.certified import (
-    AccountedRelease,
-    Basis,
-    EarlierRelease,
-    Sensitivity,
-    federated_bound,
-    measured_sensitivity,
-)
+from unlearning.certified.federated_bound import federated_bound
+from unlearning.certified.privacy_accountant import AccountedRelease, Basis
+from unlearning.certified.round_lengths import EarlierRelease
+from unlearning.certified.sensitivity import Sensitivity, measured_sensitivity
 from unlearning.errors import ConfigurationError, NumericalError
 from unlearning.methods.hf_online.lengths import KeptRound
 from unlearning.methods.hf_online.options import CarriedVectorOptions

@@ -16,16 +16,10 @@ from typing import cast
 
 import numpy as np
 
-from unlearning.certified import (
-    check_memory,
-    feature_norm,
-    seal,
-    train_with_tangents,
-    unseal,
-    vector_after_round,
-    vector_bytes,
-)
-from unlearning.certified.tangents import Weights
+from unlearning.certified.federated import vector_after_round
+from unlearning.certified.linear_head import feature_norm
+from unlearning.certified.sealed_vectors import seal, unseal
+from unlearning.certified.tangents import Weights, check_memory, train_with_tangents, vector_bytes
 from unlearning.errors import (
     ConfigurationError,
     DataError,

@@ -24,7 +24,9 @@ from dataclasses import replace
 import numpy as np
 
 from unlearning.buffers import without_buffers
-from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
+from unlearning.curvature.gradients import gradient
+from unlearning.curvature.kinds import CurvatureKind
+from unlearning.curvature.products import CurvatureProduct
 from unlearning.errors import MethodFailed
 from unlearning.methods.costs import Cost, CostSymbols, solver_epochs
 from unlearning.methods.method import (
@@ -53,14 +55,8 @@ from unlearning.methods.newton_cg.solve import (
 from unlearning.methods.updates import add_mean_update, replies_of_targets
 from unlearning.parameters import Vector, content_hash
 from unlearning.requests import NOTHING, Granularity
-from unlearning.solvers import (
-    cg_advance,
-    cg_begin,
-    cg_direction,
-    cg_precondition,
-    cg_restart,
-    conjugate_gradient,
-)
+from unlearning.solvers.cg_state import cg_advance, cg_begin, cg_direction, cg_precondition, cg_restart
+from unlearning.solvers.conjugate_gradient import conjugate_gradient
 
 
 class NewtonCg(Method[NewtonCgParameters]):

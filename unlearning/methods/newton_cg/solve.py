@@ -11,14 +11,14 @@ from pydantic import Field
 from torch import nn
 
 from unlearning.buffers import without_buffers
-from unlearning.curvature import CurvatureKind
-from unlearning.curvature.damping import relative_damping
+from unlearning.curvature.kinds import CurvatureKind
+from unlearning.curvature.products import relative_damping
 from unlearning.errors import MethodFailed
 from unlearning.methods.costs import WorkDone
 from unlearning.methods.method import MethodParameters, Problem, UnlearningState
 from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import relative_change
-from unlearning.solvers import Awaits, CgSettings, CgState, cg_solution
+from unlearning.solvers.cg_state import Awaits, CgSettings, CgState, cg_solution
 from unlearning.tasks.task import Task
 from unlearning.training import structure
 

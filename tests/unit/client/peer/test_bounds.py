@@ -24,7 +24,7 @@ from tests.peers import (
     samples,
     trained_network,
 )
-from unlearning.certified import logistic_constants
+from unlearning.certified.sensitivity import logistic_constants
 from unlearning.decentralised import correction_bound, from_edges
 from unlearning.errors import FlowerUnlearningError, NumericalError
 

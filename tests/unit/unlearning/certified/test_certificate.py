@@ -7,17 +7,10 @@ import pytest
 from torch import nn
 
 from tests.unit.unlearning.certified.problems import LOGISTIC, QUADRATIC
-from unlearning.certified import (
-    Constants,
-    Mechanism,
-    Sensitivity,
-    analytic_sigma,
-    certificate,
-    linear_layer,
-    measured_sensitivity,
-    unmet_assumptions,
-    unmet_convexity,
-)
+from unlearning.certified.linear_head import linear_layer
+from unlearning.certified.noise import Mechanism, analytic_sigma
+from unlearning.certified.noise_certificate import certificate, unmet_assumptions, unmet_convexity
+from unlearning.certified.sensitivity import Constants, Sensitivity, measured_sensitivity
 from unlearning.errors import ConfigurationError
 from unlearning.tasks import TaskSettings, make_task
 

@@ -9,19 +9,18 @@ from hypothesis import strategies as st
 
 from benchmarks.certified.random_federation import Noise, Released, Settings
 from tests.unit.unlearning.certified.problems import LOGISTIC, ScriptedFederation, blobs
-from unlearning.certified import (
-    Arithmetic,
-    Constants,
+from unlearning.certified.federated_bound import federated_bound
+from unlearning.certified.linear_head import feature_norm
+from unlearning.certified.local_steps import LocalSteps
+from unlearning.certified.round_lengths import (
     EarlierRelease,
     Ground,
     LocalWork,
     RoundLengths,
-    Weighting,
     declared_logistic_constants,
-    feature_norm,
-    federated_bound,
 )
-from unlearning.certified.local_steps import LocalSteps
+from unlearning.certified.rounding import Arithmetic
+from unlearning.certified.sensitivity import Constants, Weighting
 from unlearning.errors import NumericalError
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.hf_online.vectors import kept_rounds, kept_vector

@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
-from unlearning.certified import Arithmetic, declared_logistic_constants, feature_norm, train_with_tangents
-from unlearning.certified.rounding import largest_norm, local_rounding, mean_rounding
+from unlearning.certified.linear_head import feature_norm
+from unlearning.certified.round_lengths import declared_logistic_constants
+from unlearning.certified.rounding import Arithmetic, largest_norm, local_rounding, mean_rounding
+from unlearning.certified.tangents import train_with_tangents
 from unlearning.errors import NumericalError
 from unlearning.parameters import weighted_mean
 from unlearning.tasks.task import Examples

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unlearning.certified import create_key, read_key, seal, unseal
+from unlearning.certified.sealed_vectors import create_key, read_key, seal, unseal
 from unlearning.errors import CheckpointError, ConfigurationError
 
 VECTOR = np.arange(4, dtype=np.float32)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from unlearning.certified import KeyedNormal, add_noise, derived_key, noise_secret
+from unlearning.certified.noise import add_noise
+from unlearning.certified.secret_noise import KeyedNormal, derived_key, noise_secret
 from unlearning.errors import ConfigurationError
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.unit.unlearning.certified.problems import DIMENSION, LOGISTIC, QUADRATIC, blobs
 from tests.unit.unlearning.curvature.problems import tiny_problem
-from unlearning.certified import BlockProducts, train_with_tangents, vector_bytes
+from unlearning.certified.tangents import BlockProducts, train_with_tangents, vector_bytes
 from unlearning.errors import ConfigurationError, NumericalError, UpdateRefused
 from unlearning.parameters import Vector
 from unlearning.tasks import Task, TaskSettings, load_site, make_task

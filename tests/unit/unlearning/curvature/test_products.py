@@ -9,14 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.unit.unlearning.curvature.problems import dense_gradient, dense_hessian, logistic, tiny_problem
-from unlearning.curvature import (
-    CurvatureKind,
-    CurvatureProduct,
-    ProductPath,
-    check_reproducible,
-    fisher_diagonal,
-    gradient,
-)
+from unlearning.curvature.gradients import fisher_diagonal, gradient
+from unlearning.curvature.kinds import CurvatureKind
+from unlearning.curvature.products import CurvatureProduct, ProductPath, check_reproducible
 from unlearning.errors import AppError, DataError, NumericalError, UpdateRefused
 from unlearning.parameters import flatten
 from unlearning.tasks.task import Examples

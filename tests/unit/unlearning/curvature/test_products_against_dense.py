@@ -17,7 +17,9 @@ from tests.unit.unlearning.curvature.problems import (
     tiny_problem,
     trainable_mask,
 )
-from unlearning.curvature import CurvatureKind, CurvatureProduct, ProductPath, fisher_diagonal, gradient
+from unlearning.curvature.gradients import fisher_diagonal, gradient
+from unlearning.curvature.kinds import CurvatureKind
+from unlearning.curvature.products import CurvatureProduct, ProductPath
 
 EXACT = 1e-10  # relative, float64
 

@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.func import linearize
 
 from tests.unit.unlearning.curvature.problems import TinyProblem, tiny_problem
-from unlearning.curvature import CurvatureKind, CurvatureProduct, products, recorded
-from unlearning.curvature.products import RECORD_AFTER
+from unlearning.curvature import products, recorded
+from unlearning.curvature.kinds import CurvatureKind
+from unlearning.curvature.products import RECORD_AFTER, CurvatureProduct
 
 
 @pytest.fixture(autouse=True)

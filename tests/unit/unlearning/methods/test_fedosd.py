@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.deletions import CLIENT, THETA, convex_problem, reply, samples
-from unlearning.curvature import gradient
+from unlearning.curvature.gradients import gradient
 from unlearning.errors import MethodFailed
 from unlearning.local import carry_out, exchange, problem_of
 from unlearning.methods.fedosd import orthogonal_step, unlearning_cross_entropy, without_component

@@ -9,7 +9,9 @@ import pytest
 
 from strategies.settings.run_config import RunSettings
 from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
-from unlearning.certified import Weighting, create_key, feature_norm
+from unlearning.certified.linear_head import feature_norm
+from unlearning.certified.sealed_vectors import create_key
+from unlearning.certified.sensitivity import Weighting
 from unlearning.errors import (
     ConfigurationError,
     DataError,

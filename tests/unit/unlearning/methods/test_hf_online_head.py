@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.tasks import initial_model, tiny_classification
-from unlearning.certified import Sensitivity, feature_norm, unmet_assumptions
+from unlearning.certified.linear_head import feature_norm
+from unlearning.certified.noise_certificate import unmet_assumptions
+from unlearning.certified.sensitivity import Sensitivity
 from unlearning.errors import DataError
 from unlearning.local.learning import Learnt, begin, learn
 from unlearning.methods.hf_online.options import CarriedVectorOptions

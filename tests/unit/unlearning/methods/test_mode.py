@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from tests.deletions import THETA, convex_problem, reply
-from unlearning.curvature import gradient
+from unlearning.curvature.gradients import gradient
 from unlearning.local import answer, carry_out
 from unlearning.methods.method import UnlearningState
 from unlearning.methods.mode import DEGRADATION, MoDeParameters, degrade, steps

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.deletions import THETA, convex_problem, reply
-from unlearning.curvature import gradient
+from unlearning.curvature.gradients import gradient
 from unlearning.errors import DataError
 from unlearning.local import answer
 from unlearning.methods.method import Problem, Reply, UnlearningState

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.deletions import CLIENT, THETA, reply, samples
-from unlearning.curvature import gradient
+from unlearning.curvature.gradients import gradient
 from unlearning.errors import MethodFailed
 from unlearning.local import answer, carry_out, problem_of, retained
 from unlearning.methods.method import Reply, UnlearningState

@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.deletions import reply
 from tests.tasks import tiny_classification
-from unlearning.curvature import gradient
+from unlearning.curvature.gradients import gradient
 from unlearning.errors import MethodFailed, UpdateRefused
 from unlearning.local import problem_of
 from unlearning.methods.method import ClientSite, Instruction, Problem, Reply, UnlearningState

@@ -8,19 +8,19 @@ import pytest
 
 from tests.unit.unlearning.solvers.matrices import random_vector, symmetric
 from unlearning.errors import CheckpointError, NumericalError
-from unlearning.solvers import (
+from unlearning.solvers.cg_state import (
     Awaits,
     CgSettings,
     CgState,
-    Outcome,
     cg_advance,
     cg_begin,
     cg_direction,
     cg_precondition,
     cg_restart,
     cg_solution,
-    conjugate_gradient,
 )
+from unlearning.solvers.conjugate_gradient import conjugate_gradient
+from unlearning.solvers.solution import Outcome
 
 MATRIX = symmetric(np.geomspace(0.05, 5, 20))
 B = random_vector(20)

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from tests.unit.unlearning.solvers.matrices import random_vector, symmetric
 from unlearning.errors import NumericalError
-from unlearning.solvers import Outcome, Solution, conjugate_gradient
+from unlearning.solvers.conjugate_gradient import conjugate_gradient
+from unlearning.solvers.solution import Outcome, Solution
 
 MATRIX = symmetric(np.geomspace(0.01, 10, 30))
 B = random_vector(30)

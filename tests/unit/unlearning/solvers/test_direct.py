@@ -5,8 +5,8 @@ import pytest
 
 from tests.unit.unlearning.solvers.matrices import random_vector, symmetric
 from unlearning.errors import NumericalError
-from unlearning.solvers import Outcome, direct_solve
-from unlearning.solvers.direct import MAX_DIMENSION, dense_matrix
+from unlearning.solvers.direct import MAX_DIMENSION, dense_matrix, direct_solve
+from unlearning.solvers.solution import Outcome
 
 
 def test_it_solves_a_positive_definite_system() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.unit.unlearning.solvers.matrices import symmetric
 from unlearning.errors import NumericalError
-from unlearning.solvers import Extremes, lanczos_extremes
+from unlearning.solvers.lanczos import Extremes, lanczos_extremes
 
 
 def extremes(matrix: np.ndarray, seed: int = 0, **settings) -> Extremes:

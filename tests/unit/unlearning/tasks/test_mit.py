@@ -10,7 +10,8 @@ import torch
 
 from tests.federation import InProcessFederation, client
 from tests.tasks import initial_model
-from unlearning.curvature import CurvatureKind, CurvatureProduct
+from unlearning.curvature.kinds import CurvatureKind
+from unlearning.curvature.products import CurvatureProduct
 from unlearning.errors import DataError
 from unlearning.methods.classifier_head import head_slots, size_of
 from unlearning.parameters import layout

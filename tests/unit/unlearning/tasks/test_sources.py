@@ -8,7 +8,9 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from unlearning.curvature import CurvatureKind, CurvatureProduct, fisher_diagonal, gradient
+from unlearning.curvature.gradients import fisher_diagonal, gradient
+from unlearning.curvature.kinds import CurvatureKind
+from unlearning.curvature.products import CurvatureProduct
 from unlearning.errors import AppError, DataError
 from unlearning.evaluation import evaluate
 from unlearning.requests import Forget

@@ -6,21 +6,22 @@ import numpy as np
 import pytest
 import torch
 
-from tests.unit.unlearning.certified.problems import DIMENSION, LOGISTIC, QUADRATIC, blobs, with_copies
-from unlearning.certified import (
+from benchmarks.certified.online import (
     BatchStep,
-    BlockProducts,
     OnlineSettings,
     OnlineTrained,
-    UnitVectors,
-    Weighting,
     fixed_batches,
-    forgotten_by_addition,
     repair,
     retrained_on_batches,
     train_online,
 )
-from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
+from tests.unit.unlearning.certified.problems import DIMENSION, LOGISTIC, QUADRATIC, blobs, with_copies
+from unlearning.certified.sensitivity import Weighting
+from unlearning.certified.tangents import BlockProducts
+from unlearning.certified.unit_vectors import UnitVectors, forgotten_by_addition
+from unlearning.curvature.gradients import gradient
+from unlearning.curvature.kinds import CurvatureKind
+from unlearning.curvature.products import CurvatureProduct
 from unlearning.errors import ConfigurationError, DataError
 from unlearning.parameters import Vector
 from unlearning.solvers.direct import dense_matrix

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from benchmarks.bench.u_lira import centred, mixed, u_lira, u_lira_of_shadows, vulnerability
 from unlearning.errors import DataError
-from unlearning.verification.u_lira import centred, mixed, u_lira, u_lira_of_shadows, vulnerability
 
 
 def test_each_half_is_judged_by_the_other_halfs_gaussians():

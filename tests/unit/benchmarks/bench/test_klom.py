@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from benchmarks.bench.klom import klom, summary
 from unlearning.errors import DataError
-from unlearning.verification.klom import klom, summary
 
 
 def column(*values: float) -> np.ndarray:

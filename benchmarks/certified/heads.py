@@ -41,7 +41,7 @@ from unlearning.curvature.gradients import gradient
 from unlearning.curvature.kinds import CurvatureKind
 from unlearning.curvature.products import CurvatureProduct
 from unlearning.errors import NumericalError
-from unlearning.methods.hf_online.options import CarriedVectorOptions
+from unlearning.methods.hf_online_kept import CarriedVectorOptions
 from unlearning.parameters import Vector
 from unlearning.solvers.conjugate_gradient import conjugate_gradient
 from unlearning.tasks import TaskSettings, make_task

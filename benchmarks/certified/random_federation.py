@@ -18,9 +18,9 @@ from unlearning.certified.linear_head import feature_norm
 from unlearning.certified.privacy_accountant import AccountedRelease
 from unlearning.certified.sensitivity import Sensitivity, Weighting, measured_sensitivity
 from unlearning.local import Learnt, learn
-from unlearning.methods.hf_online.options import CarriedVectorOptions
-from unlearning.methods.hf_online.sensitivity import KeptBound
-from unlearning.methods.hf_online.vectors import CarryVectors, kept_vector
+from unlearning.methods.hf_online_bound import KeptBound
+from unlearning.methods.hf_online_kept import CarriedVectorOptions, kept_vector
+from unlearning.methods.hf_online_vectors import CarryVectors
 from unlearning.methods.preparation import Prepared
 from unlearning.parameters import Vector, content_hash, weighted_mean
 from unlearning.requests import Exclusions, Granularity, Target

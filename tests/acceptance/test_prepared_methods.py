@@ -21,7 +21,7 @@ from strategies.messages import MEASURE, TRAIN, UNLEARN, WHOAMI, named_arrays
 from tests.federation import InProcessFederation, client
 from tests.kills import Killer
 from unlearning.errors import ConfigurationError, UnsupportedRequest
-from unlearning.methods.hf_online.vectors import CarryVectors
+from unlearning.methods.hf_online_vectors import CarryVectors
 from unlearning.parameters import content_hash
 from unlearning.requests import Granularity, Status, Target
 from unlearning.runtime.stores import DirectoryStore

@@ -22,8 +22,7 @@ from tests.kills import Killer
 from unlearning.certified.noise import analytic_sigma
 from unlearning.certified.sealed_vectors import create_key
 from unlearning.errors import MethodFailed, UnsupportedRequest
-from unlearning.methods.hf_online.options import CarriedVectorOptions
-from unlearning.methods.hf_online.vectors import kept_vector
+from unlearning.methods.hf_online_kept import CarriedVectorOptions, kept_vector
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
 from unlearning.runtime.stores import DirectoryStore

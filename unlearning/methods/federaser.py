@@ -30,7 +30,7 @@ The C_k take the place of the U_k, so the next deletion starts from this one's r
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import cast
+from typing import TypeAlias, cast
 
 import numpy as np
 from pydantic import Field
@@ -105,6 +105,9 @@ class KeepUpdates(Preparation[HistoryOptions]):
             store.save(client, done.number, _entry(model - done.before, count, done.number))
 
 
+_Problem: TypeAlias = Problem[FedEraserParameters, HistoryOptions]
+
+
 class FedEraser(Method[FedEraserParameters, HistoryOptions]):
     """Calibrated replay. State: `rounds`, the stored rounds to replay; `missing`, by client in how many."""
 
@@ -122,9 +125,7 @@ class FedEraser(Method[FedEraserParameters, HistoryOptions]):
         preparation=KeepUpdates(),
     )
 
-    def begin(
-        self, problem: Problem[FedEraserParameters, HistoryOptions], parameters: Vector
-    ) -> UnlearningState:
+    def begin(self, problem: _Problem, parameters: Vector) -> UnlearningState:
         """Replay the first stored round, for which no client is needed: initial model and mean of retained updates.
 
         Raises:
@@ -152,9 +153,7 @@ class FedEraser(Method[FedEraserParameters, HistoryOptions]):
         )
         return _report(state, kept.store, replayed=1)
 
-    def configure(
-        self, problem: Problem[FedEraserParameters, HistoryOptions], state: UnlearningState
-    ) -> Mapping[str, Instruction]:
+    def configure(self, problem: _Problem, state: UnlearningState) -> Mapping[str, Instruction]:
         """Let those that took part in the stored round and stay train shortly from the calibrated model."""
         own, store = problem.parameters, self.kept(problem).store
         number = state.values["rounds"][state.exchanges + 1]
@@ -174,10 +173,7 @@ class FedEraser(Method[FedEraserParameters, HistoryOptions]):
         return trained_update(instruction, site, site.retain)
 
     def aggregate(
-        self,
-        problem: Problem[FedEraserParameters, HistoryOptions],
-        state: UnlearningState,
-        replies: Mapping[str, Reply],
+        self, problem: _Problem, state: UnlearningState, replies: Mapping[str, Reply]
     ) -> UnlearningState:
         """Go one stored round further; a client that gave no answer is left out of it, its stored update too.
 

@@ -1,4 +1,4 @@
-"""FedMemPrune: reset the parameters that one round of those who stay hardly moves, then let recovery train them anew.
+"""FedMemPrune: reset the parameters that one round of those who stay hardly moves, then let recovery train them again.
 
 Source: Wei, Zhang, Zhang, Zhang, Chen, Ong, Zhang, Xiang, "Rethinking Federated Unlearning via the Lens of
 Memorization" (KDD 2026, arXiv 2605.24545), and the authors' code for all that follows; of the paper's text
@@ -18,7 +18,6 @@ keeps a part stays with that part. Buffers and frozen parameters are not drawn; 
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -26,7 +25,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import nn
 
-from unlearning.errors import MethodFailed
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
@@ -44,7 +42,8 @@ from unlearning.methods.updates import (
     add_mean_update,
     ask_staying,
     mean_vector,
-    relative_change,
+    moved,
+    replies_with_examples,
     trained_update,
     with_kept_buffers,
 )
@@ -82,10 +81,6 @@ class FedMemPrune(Method[FedMemPruneParameters]):
         asks_everyone=True,
     )
 
-    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """Begin; one exchange will do."""
-        return UnlearningState(parameters=parameters)
-
     def configure(
         self, problem: Problem[FedMemPruneParameters], state: UnlearningState
     ) -> Mapping[str, Instruction]:
@@ -103,11 +98,9 @@ class FedMemPrune(Method[FedMemPruneParameters]):
         """Average as ever, then draw anew what hardly moved.
 
         Raises:
-            MethodFailed: nobody who keeps an example answered.
+            MethodFailed: no client that keeps an example answered.
         """
-        answered = {client: reply for client, reply in replies.items() if reply.num_examples}
-        if not answered:
-            raise MethodFailed("No client that stays answered; FedMemPrune cannot go on.", retryable=True)
+        answered = replies_with_examples(self.info.title, replies)
         model = structure(problem.task)
         own = trainable(model)
         mean = mean_vector(reply.vector for reply in answered.values())
@@ -119,11 +112,8 @@ class FedMemPrune(Method[FedMemPruneParameters]):
             "parameters drawn anew": len(redundant),
             "share of all parameters": len(redundant) / int(own.sum()),
             "clients whose updates ranked them": len(answered),
-            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(
-                problem.task, state.parameters, parameters
-            ),
         }
-        return replace(state.advance(parameters, finished=True), findings=findings)
+        return moved(problem, state, parameters, findings)
 
     def cost(self, given: CostSymbols, parameters: FedMemPruneParameters, options: object) -> Cost:
         """Compute 2 P B (C_r + C_p) bytes, F N E (C_r + C_p) FLOPs, P B stored: one ordinary round."""

@@ -17,7 +17,6 @@ and only a rough approximation, because one client's curvature stands for everyb
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -44,8 +43,8 @@ from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import (
     NUM_RETAINED,
     ask_targets,
+    moved,
     num_retained,
-    relative_change,
     replies_of_targets,
 )
 from unlearning.parameters import Vector, add_weighted
@@ -105,10 +104,6 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
                 "on the forgotten data"
             ),
         )
-
-    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """Begin; one exchange will do."""
-        return UnlearningState(parameters=parameters)
 
     def configure(
         self, problem: Problem[HfKcuParameters | HfKcuInfluenceParameters], state: UnlearningState
@@ -177,11 +172,7 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
         )
         terms = {client: (weights[client], reply.vector) for client, reply in affected.items()}
         parameters = add_weighted(state.parameters, terms)
-        findings: dict[str, Any] = {
-            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(
-                problem.task, state.parameters, parameters
-            )
-        }
+        findings: dict[str, Any] = {}
         if isinstance(problem.parameters, HfKcuParameters):
             cap = sum(-weights[client] for client in affected) * problem.parameters.cap
             findings["cap on the relative change Σ w α β"] = cap
@@ -192,7 +183,7 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
             findings[f"client {client}"] = {
                 key: value for key, value in reply.values.items() if key not in ("curvatures", NUM_RETAINED)
             }
-        return replace(state.advance(parameters, finished=True), findings=findings)
+        return moved(problem, state, parameters, findings)
 
     def cost(
         self,

@@ -12,9 +12,9 @@ State goes in and new state comes out, nothing else is kept, so a checkpoint aft
 enough to go on after a crash. `state.parameters` of the finished state is the unlearned model;
 recovery (ordinary rounds without the forgotten data) follows and is not the method's business.
 
-A new method is one file here with a subclass of `Method` that has these attributes and four functions, and one line
-in `unlearning.methods.registry.METHODS`. What many methods do with replies and updates is in
-`unlearning.methods.updates`.
+A new method is one file here with a subclass of `Method` that has these attributes and functions (`begin` where the
+model as it is will not do), and one line in `unlearning.methods.registry.METHODS`. What many methods do with replies
+and updates is in `unlearning.methods.updates`.
 """
 
 from abc import ABC, abstractmethod
@@ -30,6 +30,7 @@ from typing_extensions import TypeVar
 from unlearning.certified.privacy_accountant import AccountedRelease
 from unlearning.certified.sensitivity import Sensitivity
 from unlearning.errors import MethodFailed
+from unlearning.methods.classifier_head import head_slots
 from unlearning.methods.costs import Cost, CostSymbols, WorkDone
 from unlearning.methods.preparation import OptionsT, Preparation
 from unlearning.parameters import Vector
@@ -277,9 +278,21 @@ class Method(ABC, Generic[ParametersT, OptionsT]):
     info: MethodInfo
     Parameters: type[ParametersT]
 
-    @abstractmethod
     def begin(self, problem: Problem[ParametersT, OptionsT], parameters: Vector) -> UnlearningState:
-        """Return the state before the first exchange; already finished where no client is asked."""
+        """Return the state before the first exchange: the model as it is, unless a method says otherwise.
+
+        Raises:
+            MethodFailed: the method needs a classification or a classifier's head, and there is none.
+        """
+        if Need.CLASSIFIER in self.info.needs and problem.task.score_name != "accuracy":
+            raise MethodFailed(
+                f"{self.info.title} works with class labels, and this task is no classification. Choose another "
+                "method.",
+                retryable=False,
+            )
+        if Need.CLASSIFIER_HEAD in self.info.needs:
+            head_slots(problem.task)
+        return UnlearningState(parameters=parameters)
 
     @abstractmethod
     def configure(

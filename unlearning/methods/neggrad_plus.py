@@ -23,7 +23,6 @@ from typing import Annotated, cast
 
 from pydantic import Field
 
-from unlearning.methods.both_sides import check_somebody_keeps, retained_side, with_retained_update
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
@@ -39,11 +38,14 @@ from unlearning.methods.method import (
 from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import (
     ask_targets,
-    relative_change,
+    check_somebody_keeps,
+    moved,
     replies_of_targets,
+    retained_side,
     shares,
     trained_update,
     with_kept_buffers,
+    with_retained_update,
 )
 from unlearning.parameters import Vector, add_weighted
 from unlearning.requests import Granularity
@@ -128,13 +130,8 @@ class NegGradPlus(Method[NegGradPlusParameters]):
         terms |= {f"descend {name}": term for name, term in shares(kept, own.balance).items()}
         parameters = with_kept_buffers(problem.task, add_weighted(state.parameters, terms), kept)
         done = state.exchanges + 1
-        findings = {
-            "rounds of descent and ascent": done,
-            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(
-                problem.task, cast(Vector, state.arrays[START]), parameters
-            ),
-        }
-        return replace(state.advance(parameters, finished=done == own.rounds), findings=findings)
+        start, findings = cast(Vector, state.arrays[START]), {"rounds of descent and ascent": done}
+        return moved(problem, state, parameters, findings, start=start, finished=done == own.rounds)
 
     def cost(self, given: CostSymbols, parameters: NegGradPlusParameters, options: object) -> Cost:
         """Compute (2 P B C + P B C_p) R bytes, F N C R FLOPs, 2 P B stored: R rounds of one pass."""

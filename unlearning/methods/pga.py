@@ -43,7 +43,7 @@ from unlearning.methods.method import (
 )
 from unlearning.methods.preparation import LocalRound, Preparation, PreparationOptions
 from unlearning.methods.safe_range import Safe
-from unlearning.methods.updates import ask_targets, relative_change, replies_of_targets
+from unlearning.methods.updates import ask_targets, moved, replies_of_targets
 from unlearning.parameters import Vector, add_weighted, flatten, load
 from unlearning.requests import Granularity
 from unlearning.runtime.stores import keep_newest, newest
@@ -102,7 +102,7 @@ class Pga(Method[PgaParameters]):
     )
 
     def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """Begin; one exchange will do.
+        """Begin with the model as it is.
 
         Raises:
             MethodFailed: there is no other client, whose models would be the reference.
@@ -185,11 +185,8 @@ class Pga(Method[PgaParameters]):
             "steps of ascent": reply.metrics.get("steps"),
             "projections onto the ball": reply.metrics.get("projections"),
             "squared distance from the target's last model": reply.metrics.get("distance"),
-            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(
-                problem.task, state.parameters, parameters
-            ),
         }
-        return replace(state.advance(parameters, finished=True), findings=findings)
+        return moved(problem, state, parameters, findings)
 
     def cost(self, given: CostSymbols, parameters: PgaParameters, options: object) -> Cost:
         """Compute 2 P B bytes, F N E_asc C_u FLOPs, C P B stored: each client's last model."""

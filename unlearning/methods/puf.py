@@ -30,7 +30,6 @@ from typing import Annotated, TypeVar
 from pydantic import Field
 
 from unlearning.buffers import without_buffers
-from unlearning.methods.both_sides import side_that_keeps, with_retained_update
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
@@ -49,8 +48,10 @@ from unlearning.methods.updates import (
     ask_targets,
     num_retained,
     replies_of_targets,
+    side_that_keeps,
     trained_update,
     with_kept_buffers,
+    with_retained_update,
 )
 from unlearning.parameters import Vector, add_weighted
 from unlearning.requests import Granularity
@@ -86,11 +87,7 @@ PufT = TypeVar("PufT", PufSpecialParameters, PufRegularParameters)
 
 
 class Puf(Method[PufT]):
-    """What both forms share: the targets train, and the server turns their updates around."""
-
-    def begin(self, problem: Problem[PufT], parameters: Vector) -> UnlearningState:
-        """Begin; one exchange will do."""
-        return UnlearningState(parameters=parameters)
+    """What both forms share: the targets train, and the server negates their updates."""
 
     def configure(self, problem: Problem[PufT], state: UnlearningState) -> Mapping[str, Instruction]:
         """Let the targets train on what they forget."""
@@ -121,8 +118,8 @@ class Puf(Method[PufT]):
         keeping = self._keeping(problem, replies)
         terms, total = self._terms(problem, replies, keeping)
         shares = {name: (weight / total, vector) for name, (weight, vector) in terms.items()}
-        moved = add_weighted(state.parameters, shares)  # Eqs. (8), (9)
-        return state.advance(with_kept_buffers(problem.task, moved, keeping), finished=True)
+        stepped = add_weighted(state.parameters, shares)  # Eqs. (8), (9)
+        return state.advance(with_kept_buffers(problem.task, stepped, keeping), finished=True)
 
     def _keeping(self, problem: Problem[PufT], replies: Mapping[str, Reply]) -> dict[str, Reply]:
         """Return the answers of those that keep something; none where only targets are asked."""

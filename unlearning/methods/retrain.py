@@ -13,7 +13,6 @@ from typing import Annotated
 
 from pydantic import Field
 
-from unlearning.errors import MethodFailed
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     AsksNobody,
@@ -28,7 +27,13 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.safe_range import Safe
-from unlearning.methods.updates import add_mean_update, ask_staying, trained_update, with_kept_buffers
+from unlearning.methods.updates import (
+    add_mean_update,
+    ask_staying,
+    replies_with_examples,
+    trained_update,
+    with_kept_buffers,
+)
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity
 from unlearning.training import initial_parameters
@@ -103,12 +108,11 @@ class Retrain(Method[RetrainParameters]):
         """Go one FedAvg round further.
 
         Raises:
-            MethodFailed: nobody answered.
+            MethodFailed: no client that keeps an example answered.
         """
-        if not any(reply.num_examples for reply in replies.values()):
-            raise MethodFailed("No retained client answered; retraining cannot go on.", retryable=True)
+        answered = replies_with_examples(self.info.title, replies)
         done = state.exchanges + 1
-        parameters = with_kept_buffers(problem.task, add_mean_update(state.parameters, replies), replies)
+        parameters = with_kept_buffers(problem.task, add_mean_update(state.parameters, answered), answered)
         state = state.advance(parameters, finished=done >= state.values["rounds"])
         return replace(state, findings={"rounds retrained": done})
 

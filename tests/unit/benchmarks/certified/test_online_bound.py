@@ -7,7 +7,7 @@ from benchmarks.certified.online import OnlineSettings, fixed_batches, retrained
 from benchmarks.certified.online_bound import StepCounts, online_bound
 from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
 from unlearning.certified.linear_head import feature_norm
-from unlearning.certified.round_lengths import Ground
+from unlearning.certified.round_lengths import Premises
 from unlearning.certified.rounding import Arithmetic
 from unlearning.certified.sensitivity import Constants, Weighting, logistic_constants, trajectory_norm
 from unlearning.certified.unit_vectors import forgotten_by_addition
@@ -30,10 +30,10 @@ def constants(examples: Examples, weight_norm: float) -> Constants:
     )
 
 
-def ground(of: Constants, examples: Examples | None = None) -> Ground:
+def premises(of: Constants, examples: Examples | None = None) -> Premises:
     radius = 1.0 if examples is None else feature_norm(LOGISTIC, examples)
     arithmetic = Arithmetic(num_inputs=5, num_classes=3, feature_norm=radius, batch_size=1)
-    return Ground(constants=of, arithmetic=arithmetic)
+    return Premises(constants=of, arithmetic=arithmetic)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_the_online_bound_holds(weighting: Weighting, one_unit: bool, rate: floa
         for step in plan
     ]
     bound = online_bound(
-        ground(constants(examples, norm), examples), steps, weighting, weight_norm=norm, one_unit=one_unit
+        premises(constants(examples, norm), examples), steps, weighting, weight_norm=norm, one_unit=one_unit
     )
     error = np.linalg.norm(unlearned - truth)
     assert 0 < error <= bound.value
@@ -73,10 +73,10 @@ def test_the_online_bound_holds(weighting: Weighting, one_unit: bool, rate: floa
 def test_the_online_bound_is_its_recursion_for_two_steps() -> None:
     """Fixed: x₁ = η(m/b)L; e₂ = η(m/b)S x₁ + ηM x₁²/2. Renormalised, one unit: x₁ = 2Lη m/(b−m), no S term."""
     step = StepCounts(learning_rate=0.1, batch_size=10, num_deleted=2)
-    fixed = online_bound(ground(SIMPLE), [step, step], Weighting.FIXED, weight_norm=1.0).value
+    fixed = online_bound(premises(SIMPLE), [step, step], Weighting.FIXED, weight_norm=1.0).value
     assert fixed == pytest.approx(0.1 * 0.2 * 4 * 0.04 + 0.1 * 3 * 0.04**2 / 2)
     renormalised = online_bound(
-        ground(SIMPLE), [step, step], Weighting.RENORMALISED, weight_norm=1.0, one_unit=True
+        premises(SIMPLE), [step, step], Weighting.RENORMALISED, weight_norm=1.0, one_unit=True
     ).value
     assert renormalised == pytest.approx(0.1 * 3 * 0.1**2 / 2)
 
@@ -85,4 +85,4 @@ def test_a_batch_of_which_nothing_is_left_has_no_renormalised_bound() -> None:
     """Larger batches have one."""
     step = StepCounts(learning_rate=0.1, batch_size=2, num_deleted=2)
     with pytest.raises(NumericalError):
-        online_bound(ground(SIMPLE), [step], Weighting.RENORMALISED, weight_norm=1.0)
+        online_bound(premises(SIMPLE), [step], Weighting.RENORMALISED, weight_norm=1.0)

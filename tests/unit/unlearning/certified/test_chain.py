@@ -26,7 +26,7 @@ from benchmarks.certified.random_federation import (
 from tests.unit.unlearning.certified.problems import ScriptedFederation
 from unlearning.certified.linear_head import feature_norm
 from unlearning.certified.sensitivity import Weighting
-from unlearning.methods.hf_online.options import CarriedVectorOptions
+from unlearning.methods.hf_online_kept import CarriedVectorOptions
 from unlearning.tasks.task import Examples
 from unlearning.training import TrainingSettings, initial_parameters
 

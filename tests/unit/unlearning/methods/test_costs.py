@@ -12,7 +12,7 @@ from unlearning.errors import DataError
 from unlearning.methods.costs import Cost, CostSymbols, WorkDone, recovery_cost, training_flops
 from unlearning.methods.preparation import PreparationOptions
 from unlearning.methods.registry import METHODS, validated_parameters
-from unlearning.methods.sisa.sharding import ShardingOptions
+from unlearning.methods.sisa_sharding import ShardingOptions
 from unlearning.tasks.task import Examples, Task
 
 # P = 100, B = 4, C_u = 2, C_r = 3, F = 7, N = 11, E = 5: 2PB = 800 bytes and FNE = 385 FLOPs a client

@@ -15,11 +15,11 @@ from tests.tasks import tiny_classification
 from unlearning.errors import DataError, MethodFailed, NumericalError, UnsupportedRequest, UpdateRefused
 from unlearning.local import begin, carry_out, learn, problem_of, retained
 from unlearning.methods.eligibility import FederationProfile, check_eligible
-from unlearning.methods.exact_ridge.method import SendSums, kept_statistics
-from unlearning.methods.exact_ridge.statistics import Statistics, parameters_of, solve
+from unlearning.methods.exact_ridge import SendSums, kept_statistics
 from unlearning.methods.method import PreparedStore, Problem
 from unlearning.methods.preparation import FederatedRound, Prepared
 from unlearning.methods.registry import METHODS, preparations
+from unlearning.methods.ridge_statistics import Statistics, parameters_of, solve
 from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.runtime.stores import MemoryStore
 from unlearning.tasks import TaskSettings, make_task

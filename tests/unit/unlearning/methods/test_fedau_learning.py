@@ -9,7 +9,7 @@ from torch import nn
 from tests.tasks import tiny_classification
 from unlearning.errors import MethodFailed
 from unlearning.local import answer
-from unlearning.methods.fedau.during_learning import AuxiliaryHead, AuxiliaryHeadOptions, auxiliary_labels
+from unlearning.methods.fedau_learning import AuxiliaryHead, AuxiliaryHeadOptions, auxiliary_labels
 from unlearning.methods.method import PreparedStore, Problem, Reply, UnlearningState
 from unlearning.methods.preparation import LocalRound
 from unlearning.methods.registry import METHODS

@@ -1,6 +1,5 @@
 """HF-online in a federation against exact federated retraining with the same seeds, batches and participants."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -19,9 +18,9 @@ from unlearning.errors import (
     StoreFull,
     UpdateRefused,
 )
-from unlearning.methods.hf_online.lengths import LENGTHS_KEY, NOT_DECLARED, WORK
-from unlearning.methods.hf_online.options import CarriedVectorOptions
-from unlearning.methods.hf_online.vectors import VECTORS, CarryVectors, kept_rounds, kept_vector
+from unlearning.methods.hf_online_kept import LENGTHS_KEY, CarriedVectorOptions, kept_rounds, kept_vector
+from unlearning.methods.hf_online_records import NOT_DECLARED, WORK
+from unlearning.methods.hf_online_vectors import VECTORS, CarryVectors
 from unlearning.methods.method import PreparedStore, Problem
 from unlearning.methods.preparation import FederatedRound, LocalRound
 from unlearning.methods.registry import METHODS, validated_parameters
@@ -398,8 +397,8 @@ def test_the_records_of_the_rounds_are_those_of_the_run():
     for _ in range(2):
         after = federation(COUNTS, options, store, model=before, rounds=(3,))
     kept = kept_rounds(options, store)
-    assert [one.lengths.number for one in kept.rounds] == [1, 2, 3]
-    last = kept.rounds[-1]
+    assert [one.lengths.number for one in kept] == [1, 2, 3]
+    last = kept[-1]
     assert (last.before, last.after) == (content_hash(before), content_hash(after))
     assert list(last.lengths.clients) == ["v", "x", "y"]
     assert last.lengths.clients["v"].num_steps == 8  # two epochs of four batches
@@ -412,28 +411,16 @@ def test_the_records_of_the_rounds_are_those_of_the_run():
 
 
 def test_a_client_that_says_it_trained_otherwise_leaves_a_round_that_proves_nothing():
-    """Other steps than the server had set, or nothing at all, as an earlier version says."""
+    """Other steps than the server had set, nothing that can be read, or nothing at all."""
     plain = replace(TRAINING, momentum=0.0)
     for work in (None, np.ones(4), np.ones(7), np.full(7, np.nan), np.array(["x"] * 7)):
         store, told = MemoryStore(), {"u": {} if work is None else {WORK: work}}
         done = finished_round(1, models={"u": (20, START)}, arrays=told, task=LOGISTIC, training=plain)
         PREPARATION.keep(CarriedVectorOptions(feature_norm=20), done, store)
-        (one,) = kept_rounds(CarriedVectorOptions(), store).rounds
+        (one,) = kept_rounds(CarriedVectorOptions(), store)
         assert one.lengths.unmet == (
-            "Its clients did not all say that they trained as the server had set it.",
+            "Its clients did not all report that they trained as the server had set it.",
         )
-
-
-def test_records_of_an_earlier_version_prove_nothing():
-    """They lack what the bound reads; those that follow them are kept all the same."""
-    options, store = CarriedVectorOptions(feature_norm=20), MemoryStore()
-    text = json.dumps({"whole": True, "rounds": []})
-    store.save(LENGTHS_KEY, 0, {"vector": np.frombuffer(text.encode(), dtype=np.uint8)})
-    assert ["earlier version" in one for one in kept_rounds(options, store).unmet] == [True]
-    federation(COUNTS, options, store, rounds=(1,))
-    kept = kept_rounds(options, store)
-    assert len(kept.rounds) == 1
-    assert ["earlier version" in one for one in kept.unmet] == [True]
 
 
 def test_a_client_whose_vector_is_gone_has_no_new_one():
@@ -452,7 +439,7 @@ def test_rounds_without_a_declared_feature_norm_prove_nothing():
     model = federation(COUNTS, CarriedVectorOptions(), store, rounds=(1, 2))
     late = CarriedVectorOptions(feature_norm=20)
     federation(COUNTS, late, store, model=model, rounds=(3,))
-    unmet = [NOT_DECLARED in one.lengths.unmet for one in kept_rounds(late, store).rounds]
+    unmet = [NOT_DECLARED in one.lengths.unmet for one in kept_rounds(late, store)]
     assert unmet == [True, True, False]
 
 

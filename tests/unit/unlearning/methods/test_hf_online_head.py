@@ -14,9 +14,8 @@ from unlearning.certified.noise_certificate import unmet_assumptions
 from unlearning.certified.sensitivity import Sensitivity
 from unlearning.errors import DataError
 from unlearning.local.learning import Learnt, begin, learn
-from unlearning.methods.hf_online.options import CarriedVectorOptions
-from unlearning.methods.hf_online.sensitivity import KeptBound
-from unlearning.methods.hf_online.vectors import kept_vector
+from unlearning.methods.hf_online_bound import KeptBound
+from unlearning.methods.hf_online_kept import CarriedVectorOptions, kept_vector
 from unlearning.methods.preparation import Prepared
 from unlearning.methods.registry import METHODS
 from unlearning.parameters import Vector, content_hash

@@ -21,8 +21,7 @@ from unlearning.methods.method import (
 )
 from unlearning.methods.preparation import FederatedRound, Prepared
 from unlearning.methods.registry import METHODS, validated_parameters
-from unlearning.methods.sisa.history import model_key, read_log
-from unlearning.methods.sisa.sharding import Sharding, ShardingOptions
+from unlearning.methods.sisa_sharding import Sharding, ShardingOptions, model_key, read_log
 from unlearning.parameters import Vector
 from unlearning.requests import Forget, Granularity, Target
 from unlearning.runtime.stores import MemoryStore

@@ -17,7 +17,7 @@ client need not be there to be forgotten. Both learn the difference; `docs/prepa
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from logging import getLogger
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from pydantic import Field
@@ -27,14 +27,6 @@ from unlearning.certified.linear_head import linear_layer
 from unlearning.errors import MethodFailed, NumericalError, UpdateRefused
 from unlearning.evaluation import predict
 from unlearning.methods.costs import Cost, CostSymbols
-from unlearning.methods.exact_ridge.statistics import (
-    Head,
-    Statistics,
-    cast_bound,
-    parameters_of,
-    solve,
-    squared_loss,
-)
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
@@ -47,7 +39,15 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.preparation import FederatedRound, LocalRound, Preparation, PreparationOptions
-from unlearning.methods.updates import NUM_RETAINED, relative_change
+from unlearning.methods.ridge_statistics import (
+    Head,
+    Statistics,
+    cast_bound,
+    parameters_of,
+    solve,
+    squared_loss,
+)
+from unlearning.methods.updates import NUM_RETAINED, change_of
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import Exclusions, Granularity
 from unlearning.runtime.stores import Arrays, Store, keep_newest, newest
@@ -141,6 +141,9 @@ class SendSums(Preparation[RidgeOptions]):
         ]
 
 
+_Problem: TypeAlias = Problem[MethodParameters, RidgeOptions]
+
+
 class ExactRidge(Method[MethodParameters, RidgeOptions]):
     """The head of the sums without what is forgotten; asks only those who keep a part of their examples."""
 
@@ -161,7 +164,7 @@ class ExactRidge(Method[MethodParameters, RidgeOptions]):
         preparation=SendSums(),
     )
 
-    def begin(self, problem: Problem[MethodParameters, RidgeOptions], parameters: Vector) -> UnlearningState:
+    def begin(self, problem: _Problem, parameters: Vector) -> UnlearningState:
         """Solve without whole clients at once; where a target keeps a part, its sums have to come first.
 
         Raises:
@@ -176,9 +179,7 @@ class ExactRidge(Method[MethodParameters, RidgeOptions]):
         staying = {client: known[client] for client in known if client not in problem.targets}
         return replace(_solved(problem, state, staying, asked=()), finished=True)
 
-    def configure(
-        self, problem: Problem[MethodParameters, RidgeOptions], state: UnlearningState
-    ) -> Mapping[str, Instruction]:
+    def configure(self, problem: _Problem, state: UnlearningState) -> Mapping[str, Instruction]:
         """Ask those who keep a part for the sums of that; the model need not travel."""
         nothing = np.zeros(0, dtype=state.parameters.dtype)
         return {
@@ -198,10 +199,7 @@ class ExactRidge(Method[MethodParameters, RidgeOptions]):
         )
 
     def aggregate(
-        self,
-        problem: Problem[MethodParameters, RidgeOptions],
-        state: UnlearningState,
-        replies: Mapping[str, Reply],
+        self, problem: _Problem, state: UnlearningState, replies: Mapping[str, Reply]
     ) -> UnlearningState:
         """Solve with the new sums in the place of the old; they are kept for rounds and later deletions.
 
@@ -274,7 +272,7 @@ def kept_statistics(store: Store, *, before: int | None = None) -> dict[str, Sta
 
 
 def _solved(
-    problem: Problem[MethodParameters, RidgeOptions],
+    problem: _Problem,
     state: UnlearningState,
     staying: Mapping[str, Statistics],
     *,
@@ -299,7 +297,7 @@ def _solved(
         "clients asked": len(asked),
         "λ": kept.options.l2,
         "size of the kept sums in bytes": kept.store.num_bytes(),
-        "relative change of the model ‖Δθ‖/‖θ‖": relative_change(problem.task, state.parameters, parameters),
+        **change_of(problem.task, state.parameters, parameters),
     }
     return replace(state, parameters=parameters, findings=findings)
 

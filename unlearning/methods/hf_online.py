@@ -14,7 +14,7 @@ each forgettable client; `docs/preparing.md` says who that is.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -26,10 +26,9 @@ from unlearning.certified.sensitivity import measured_sensitivity
 from unlearning.certified.unit_vectors import UnitVectors, forgotten_by_addition
 from unlearning.errors import CheckpointError, ConfigurationError, MethodFailed
 from unlearning.methods.costs import Cost, CostSymbols, WorkDone
-from unlearning.methods.hf_online.lengths import LENGTHS_KEY
-from unlearning.methods.hf_online.options import CarriedVectorOptions
-from unlearning.methods.hf_online.sensitivity import KeptBound
-from unlearning.methods.hf_online.vectors import CarryVectors, kept_vector
+from unlearning.methods.hf_online_bound import KeptBound
+from unlearning.methods.hf_online_kept import LENGTHS_KEY, CarriedVectorOptions, kept_vector
+from unlearning.methods.hf_online_vectors import CarryVectors
 from unlearning.methods.method import (
     AsksNobody,
     MethodInfo,
@@ -42,7 +41,7 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.safe_range import OperatorsOnly, Safe
-from unlearning.methods.updates import relative_change
+from unlearning.methods.updates import change_of
 from unlearning.parameters import Vector, content_hash
 from unlearning.requests import Granularity
 from unlearning.runtime.stores import Store
@@ -75,6 +74,9 @@ class HfOnlineParameters(MethodParameters):
         return self
 
 
+_Problem: TypeAlias = Problem[HfOnlineParameters, CarriedVectorOptions]
+
+
 class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
     """Deletion by vector addition; the server does everything in `begin`."""
 
@@ -94,9 +96,7 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
         preparation=CarryVectors(),
     )
 
-    def begin(
-        self, problem: Problem[HfOnlineParameters, CarriedVectorOptions], parameters: Vector
-    ) -> UnlearningState:
+    def begin(self, problem: _Problem, parameters: Vector) -> UnlearningState:
         """Compute θ + Σ a_u, with noise where it is asked for.
 
         Raises:
@@ -120,7 +120,7 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
             "size of the kept vectors in bytes": kept.store.num_bytes(),
             "‖Σ a_u‖": float(np.linalg.norm(vectors.vectors.astype(np.float64).sum(axis=0))),
             "weights of the retraining it approximates": str(options.weighting),
-            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(problem.task, parameters, moved),
+            **change_of(problem.task, parameters, moved),
         }
         noise = Noise(sensitivity=own.sensitivity, delta=own.delta)
         if options.sigma is not None:

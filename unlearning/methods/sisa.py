@@ -18,6 +18,7 @@ round. Within a client there are no slices: its samples are forgotten by going b
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -35,20 +36,24 @@ from unlearning.methods.method import (
     Reply,
     UnlearningState,
 )
-from unlearning.methods.sisa.history import (
+from unlearning.methods.sisa_sharding import (
+    Sharding,
+    ShardingOptions,
     ShardLog,
     copy_models,
     model_before,
     model_key,
     read_log,
     rewrite_log,
+    task_of_shard,
 )
-from unlearning.methods.sisa.sharding import Sharding, ShardingOptions, task_of_shard
 from unlearning.parameters import Vector, check_length, weighted_mean
 from unlearning.requests import NOTHING, Granularity
 from unlearning.runtime.stores import Store
 from unlearning.tasks.ensemble import part
 from unlearning.training import local_seed, train
+
+_Problem: TypeAlias = Problem[MethodParameters, ShardingOptions]
 
 
 class Sisa(Method[MethodParameters, ShardingOptions]):
@@ -73,9 +78,7 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
         preparation=Sharding(),
     )
 
-    def begin(
-        self, problem: Problem[MethodParameters, ShardingOptions], parameters: Vector
-    ) -> UnlearningState:
+    def begin(self, problem: _Problem, parameters: Vector) -> UnlearningState:
         """Begin with the touched shards as they were before they learnt what is forgotten.
 
         Raises:
@@ -122,9 +125,7 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
             work=WorkDone(rounds=repeated),
         )
 
-    def configure(
-        self, problem: Problem[MethodParameters, ShardingOptions], state: UnlearningState
-    ) -> Mapping[str, Instruction]:
+    def configure(self, problem: _Problem, state: UnlearningState) -> Mapping[str, Instruction]:
         """Ask in each shard those that took part in its next round and stay, with the seeds that they had in it."""
         kept = self.kept(problem)
         options = kept.options
@@ -164,10 +165,7 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
         )
 
     def aggregate(
-        self,
-        problem: Problem[MethodParameters, ShardingOptions],
-        state: UnlearningState,
-        replies: Mapping[str, Reply],
+        self, problem: _Problem, state: UnlearningState, replies: Mapping[str, Reply]
     ) -> UnlearningState:
         """Go one round further in each touched shard; what the shard was before a slice is kept anew.
 

@@ -33,7 +33,7 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.safe_range import Safe
-from unlearning.methods.updates import ask_targets, mean_vector, relative_change, replies_of_targets
+from unlearning.methods.updates import ask_targets, mean_vector, moved, replies_of_targets
 from unlearning.parameters import Vector, check_length
 from unlearning.requests import Granularity
 from unlearning.tasks.task import Task
@@ -65,15 +65,6 @@ class FedAu(Method[FedAuParameters]):
         replies_are_updates=False,
         replies_have_any_length=True,
     )
-
-    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """Begin; one exchange will do.
-
-        Raises:
-            MethodFailed: the model has no classifier head.
-        """
-        head_slots(problem.task)
-        return UnlearningState(parameters=parameters)
 
     def configure(
         self, problem: Problem[FedAuParameters], state: UnlearningState
@@ -116,11 +107,7 @@ class FedAu(Method[FedAuParameters]):
         own, share = head_in(state.parameters, slots).astype(np.float64), problem.parameters.weight
         mixed = (1 - share) * own + share * auxiliary  # W' = (1 − a) · W_head + a · mean_u W_aux
         parameters = with_head(state.parameters, slots, mixed)
-        change = relative_change(problem.task, state.parameters, parameters)
-        return replace(
-            state.advance(parameters, finished=True),
-            findings={"relative change of the model ‖Δθ‖/‖θ‖": change},
-        )
+        return moved(problem, state, parameters)
 
     def cost(self, given: CostSymbols, parameters: FedAuParameters, options: object) -> Cost:
         """Compute 2 P_c B bytes, P B stored; the head's training is not counted."""

@@ -22,7 +22,7 @@ from unlearning.evaluation import predict
 from unlearning.runtime.archive import pack_arrays
 from unlearning.runtime.durable_files import file_lock, write_atomically
 from unlearning.tasks.task import Examples
-from unlearning.verification.margins import Values, margins
+from unlearning.verification.lira import Values, margins
 
 MODELS = 10
 """On each side."""

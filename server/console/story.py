@@ -13,7 +13,7 @@ from server.ledger.records import SUBMITTED
 from server.ledger.texts import ERASED, TEXTS
 from server.report import words
 from unlearning.requests import Status
-from unlearning.verification.measurement import CONFIDENCE, YEOM
+from unlearning.verification.standard_attacks import CONFIDENCE, YEOM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

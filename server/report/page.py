@@ -15,8 +15,9 @@ from server.report.data import ReportData
 from server.report.plots import attack_plot, cost_plot, score_plot
 from server.report.template import TEMPLATE
 from unlearning.gdpr import Ground
-from unlearning.verification.measurement import CONFIDENCE, YEOM, Measurement
-from unlearning.verification.standard_attacks import AttackFigure
+from unlearning.verification.attack_result import AttackFigure
+from unlearning.verification.measurement import Measurement
+from unlearning.verification.standard_attacks import CONFIDENCE, YEOM
 
 GLOSSARY = (
     ("Federation", "several data owners who train one model together without handing out their data."),

@@ -1,6 +1,6 @@
 """Unlearning with a guarantee: vectors that forget by addition, the Newton step, bounds, noise and certificates.
 
-- vectors: `tangents` (in local training), `federated` (in a round), `unit_vectors`, `sealed_vectors` (at rest);
+- vectors: `tangents` (in local training), `unit_vectors` (in a round, and added), `sealed_vectors` (at rest);
 - removal by influence: `newton_step`;
 - bounds: `sensitivity`, `federated_bound` with `round_lengths`, `local_steps` and `rounding`, `linear_head`;
 - noise: `noise`, `secret_noise`; what a release promises: `noise_certificate`, `privacy_accountant`.

@@ -32,7 +32,7 @@ Earlier releases: the model that release j gave away is the same in both worlds 
 differs by up to Δ_j, and from there on the clean models do. Hence e ← e + Δ_j after release j. With that the Δ of
 successive releases may be added up by `Account`, whose composition is for those who see all of them.
 
-Derived here; the recursion that it bounds is that of `unlearning.certified.federated`.
+Derived here; the recursion that it bounds is that of `unlearning.certified.unit_vectors`.
 """
 
 import math

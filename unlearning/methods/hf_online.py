@@ -1,7 +1,7 @@
 """HF-online in the federation: forget whole clients by adding vectors that training has carried along.
 
 Source: Qiao et al., "Hessian-Free Online Certified Unlearning", Algorithm 1, with FedAvg's map in the place of a step
-of SGD. The recursion is in `unlearning.certified.federated`, the clients' products in `unlearning.certified.tangents`.
+of SGD. The recursion is in `unlearning.certified.unit_vectors`, the products of clients in `certified.tangents`.
 
     a_u     client u's vector (d,): θ + a_u is, to first order, the model of a federation without u
     J_i     the derivative of client i's local training: how its model moves when its start is moved

@@ -1,6 +1,6 @@
 """Vectors of whole clients, carried through every training round: what HF-online is prepared by.
 
-    a_u     client u's vector (d,), see `unlearning.certified.federated`
+    a_u     client u's vector (d,), see `unlearning.certified.unit_vectors`
     J_i     the derivative of client i's local training: how its model moves when its start is moved
 
     server → client i     the model, and the vectors of the k clients that may be forgotten (k, d)
@@ -16,10 +16,10 @@ from typing import cast
 
 import numpy as np
 
-from unlearning.certified.federated import vector_after_round
 from unlearning.certified.linear_head import feature_norm
 from unlearning.certified.sealed_vectors import seal
 from unlearning.certified.tangents import Weights, check_memory, train_with_tangents, vector_bytes
+from unlearning.certified.unit_vectors import vector_after_round
 from unlearning.errors import (
     ConfigurationError,
     DataError,

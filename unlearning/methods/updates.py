@@ -48,6 +48,7 @@ def replies_of_targets(title: str, problem: Problem, replies: Mapping[str, Reply
         raise MethodFailed(
             f"{title} needs a usable answer of every target; client(s) {', '.join(absent)} gave none.",
             retryable=True,
+            clients=tuple(absent),
         )
     holding = {client: replies[client] for client in problem.targets if replies[client].num_examples}
     if not holding:

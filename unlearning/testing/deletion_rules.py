@@ -20,10 +20,9 @@ from unlearning.runtime.archive import pack, unpack
 from unlearning.runtime.json_codec import to_plain
 from unlearning.runtime.stores import MemoryStore
 from unlearning.testing.deletions import CLASS, MAX_EXCHANGES, OTHER_SAMPLES, Deletion, Endless
-from unlearning.testing.equality import are_equal
-from unlearning.testing.rules import Rule, rule
+from unlearning.testing.method_rules import Rule, rule
 from unlearning.testing.traces import traces_of
-from unlearning.testing.watched import Restarted, Short, Watched, WithMemo
+from unlearning.testing.watched import Restarted, Short, Watched, WithMemo, are_equal
 
 DELETION_RULES: list[Rule[Deletion]] = []
 

@@ -12,8 +12,7 @@ from logging import getLogger
 import numpy as np
 
 from unlearning.errors import DataError
-from unlearning.verification.attack_result import AttackFigure as AttackFigure  # others have it from here
-from unlearning.verification.attack_result import need, rank_against
+from unlearning.verification.attack_result import AttackFigure, need, rank_against
 from unlearning.verification.discrimination import Estimate, share
 from unlearning.verification.membership_inference import confidence_attack
 from unlearning.verification.mia_u import Construction, construct

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from unlearning.verification.attack_result import AttackFigure
 from unlearning.verification.discrimination import Estimate
-from unlearning.verification.standard_attacks import AttackFigure
 
 Figures = Mapping[str, AttackFigure]
 

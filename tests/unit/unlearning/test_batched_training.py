@@ -69,5 +69,5 @@ def test_without_examples_nothing_is_trained():
     """As alone."""
     task, examples = make_task(DIGITS), load_site(DIGITS, 0).train
     none = examples.select(np.zeros(len(examples), dtype=np.bool_))
-    with pytest.raises(DataError, match="no example left"):
+    with pytest.raises(DataError):
         train_many(task, initial_parameters(task, 0)[np.newaxis], none, [TRAINING])

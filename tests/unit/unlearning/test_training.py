@@ -178,7 +178,7 @@ def test_augmentation_is_used_only_when_asked_for() -> None:
 
 
 def test_nothing_to_train_on_is_refused() -> None:
-    with pytest.raises(DataError, match="no example left to train on"):
+    with pytest.raises(DataError):
         train(TASK, initial_parameters(TASK, 0), digits().select(NONE), TrainingSettings())
 
 

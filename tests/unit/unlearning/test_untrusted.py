@@ -46,7 +46,7 @@ def test_what_is_no_array_of_numbers_is_refused_before_room_is_made(kind):
 
 def test_an_array_longer_than_expected_is_refused_before_it_is_copied():
     """The length is known from the model."""
-    with pytest.raises(UpdateRefused, match="at most 3"):
+    with pytest.raises(UpdateRefused):
         npy_array(saved(np.zeros(4)), max_size=3)
     assert npy_array(saved(np.zeros(3)), max_size=3).size == 3
 

@@ -60,7 +60,7 @@ def test_a_certificate_is_plain_values() -> None:
 
 def test_the_classical_mechanism_is_refused_above_its_range() -> None:
     """No certificate comes of it."""
-    with pytest.raises(ConfigurationError, match="analytic"):
+    with pytest.raises(ConfigurationError):
         certificate(epsilon=2.0, delta=1e-5, sensitivity=BOUND, unmet=(), mechanism=Mechanism.CLASSICAL)
 
 

@@ -29,11 +29,6 @@ def test_the_least_moved_are_the_smallest_in_size_whatever_their_sign():
     assert least_moved(mean, own, 0.4).tolist() == [1, 3]
 
 
-def test_a_share_is_rounded_down():
-    """0.4 of six is two."""
-    assert len(least_moved(np.arange(6.0), np.full(6, True), 0.4)) == 2
-
-
 def test_buffers_and_frozen_parameters_are_not_drawn_anew():
     """A running mean is learnt by other means, and a frozen layer is not in the vector at all."""
     model = nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2))

@@ -63,7 +63,7 @@ class TestOrthogonalStep:
     @pytest.mark.parametrize("wanted", [2 * unit(0), np.zeros(6)], ids=["along-another", "zero"])
     def test_no_free_direction_is_an_error_and_not_a_division_by_zero(self, wanted):
         """Nothing could be unlearned without one who stays noticing."""
-        with pytest.raises(MethodFailed, match="no direction free") as caught:
+        with pytest.raises(MethodFailed) as caught:
             orthogonal_step(wanted, [unit(0)])
         assert not caught.value.retryable
 

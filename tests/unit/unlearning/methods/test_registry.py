@@ -36,8 +36,3 @@ def test_nothing_names_a_method_but_the_method_itself(package):
     }
     assert found - OTHER_MEANINGS == set()
     assert {one for one in OTHER_MEANINGS if one[0].startswith(f"{package}/")} <= found
-
-
-def test_the_default_method_is_one():
-    """The command lines offer it."""
-    assert DEFAULT_METHOD in METHODS

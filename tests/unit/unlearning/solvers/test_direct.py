@@ -58,5 +58,5 @@ def test_a_matrix_that_is_not_finite_is_a_breakdown() -> None:
 
 def test_a_large_dimension_is_refused_before_any_product() -> None:
     """Instead of filling the memory."""
-    with pytest.raises(NumericalError, match="conjugate gradients"):
+    with pytest.raises(NumericalError):
         direct_solve(lambda _: pytest.fail("a product was asked for"), np.ones(MAX_DIMENSION + 1))

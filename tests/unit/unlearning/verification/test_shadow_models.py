@@ -10,8 +10,7 @@ from unlearning.errors import DataError
 from unlearning.evaluation import predict
 from unlearning.tasks.task import Examples
 from unlearning.training import initial_parameters
-from unlearning.verification.lira import Shadows, fit, offline_scores, online_scores
-from unlearning.verification.margins import margins
+from unlearning.verification.lira import Shadows, fit, margins, offline_scores, online_scores
 from unlearning.verification.observations import observe_model
 from unlearning.verification.shadow_models import (
     MOST,
@@ -67,12 +66,6 @@ def test_the_same_examples_are_fitted_as_are_observed():
     np.testing.assert_array_equal(fits_of(max_samples=7).handles, observed.outputs.handles)
 
 
-def test_each_side_has_half_of_the_shadow_models():
-    """Of six, three were trained on an example."""
-    fits = fits_of()
-    assert set(fits.inside.counts) == set(fits.outside.counts) == {3.0}
-
-
 def test_fits_survive_their_journey():
     """There and back, and after a selection and a union."""
     fits = fits_of()
@@ -98,16 +91,6 @@ def test_what_is_no_fit_is_refused(name, value):
     arrays = fits_of().to_arrays() | {name: value}
     with pytest.raises(DataError):
         ShadowFits.from_arrays({key: array for key, array in arrays.items() if array is not None})
-
-
-def test_fits_of_an_earlier_version_are_refused_with_a_sentence():
-    """They were fitted to confidences that single precision had rounded to 1."""
-    older = {
-        name.replace("without", "outside").replace("with", "inside"): array
-        for name, array in fits_of().to_arrays().items()
-    }
-    with pytest.raises(DataError, match=r"of an earlier version.*to the same version"):
-        ShadowFits.from_arrays(older)
 
 
 def test_every_example_is_in_exactly_one_of_a_pair():

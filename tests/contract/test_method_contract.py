@@ -219,7 +219,7 @@ BROKEN: Mapping[str, tuple[Method, str]] = {
         "it asks z, who",
     ),
     "needs no memo": (TwiceAsked(), "with a memo that is kept"),
-    "keeps nothing of the forgotten examples in its state, and tells nobody of them": (
+    "keeps nothing of the forgotten examples in its state, and sends nothing of them": (
         answering(
             PufSpecial, lambda reply, site: replace(reply, arrays={"rows": site.forget.inputs.numpy()})
         ),
@@ -229,7 +229,7 @@ BROKEN: Mapping[str, tuple[Method, str]] = {
         answering(GradientAscent, per_example),
         "it raised|not finite",
     ),
-    "forgets what it is told to, and not something else": (
+    "forgets what is named, and not something else": (
         answering(PufSpecial, lambda reply, _: replace(reply, vector=np.ones_like(reply.vector))),
         "the same model",
     ),
@@ -237,7 +237,7 @@ BROKEN: Mapping[str, tuple[Method, str]] = {
         stating(PufSpecial, info=replace(PufSpecial.info, replies_are_updates=False)),
         "of its running variances are negative",
     ),
-    "fails in a sentence where nobody answers": (
+    "fails in a sentence where no client answers": (
         stating(PufSpecial, aggregate=unanswered),
         "without a single answer",
     ),

@@ -28,7 +28,7 @@ each round, and 2u (|U|+2)(W + Σ |a_u|) for the addition itself. Recorded lengt
 
 Until one of U first trains both trainings are the same to the bit, so nothing needs to be known of those rounds.
 
-Earlier releases: the model that release j gave away is the same in both worlds to whoever has seen it, so their noise
+Earlier releases: the model that release j gave away is the same in both worlds for an observer of it, so their noise
 differs by up to Δ_j, and from there on the clean models do. Hence e ← e + Δ_j after release j. With that the Δ of
 successive releases may be added up by `Account`, whose composition is for those who see all of them.
 

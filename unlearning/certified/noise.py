@@ -122,7 +122,7 @@ class Normal(Protocol):
 def add_noise(parameters: Vector, sigma: float, generator: Normal) -> Vector:
     """Return `parameters` (d,) plus N(0, σ²) on every entry, in their dtype; drawn in float64.
 
-    Whoever knows what the generator was seeded with can subtract the noise: use a secret (`secret_noise`), or the
+    An observer that knows the seed of the generator can subtract the noise: use a secret (`secret_noise`), or the
     system's entropy and keep no copy where the model is to be given away.
 
     Raises:

@@ -183,7 +183,7 @@ class Account:
         parts = [f"{lead}: {noise}."]
         if self.basis is Basis.NONE:
             parts.append(
-                f"To whoever has seen all {count} nothing is claimed: one had no noise, or no known sensitivity."
+                f"To an observer of all {count} nothing is claimed: one had no noise, or no known sensitivity."
             )
         else:
             budget = "" if self.epsilon is None else f" of a budget of {self.epsilon:g}"

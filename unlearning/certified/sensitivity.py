@@ -24,7 +24,7 @@ class Weighting(StrEnum):
     """What removal leaves of a batch's mean: divided by the old size, or by what is left.
 
     fixed: w − (η/b) Σ_{B∖U} ∇ℓ, as the paper states its method.
-    renormalised: w − η/(b−m) Σ_{B∖U} ∇ℓ, as anyone who trains again would.
+    renormalised: w − η/(b−m) Σ_{B∖U} ∇ℓ, as retraining does.
     """
 
     FIXED = "fixed"

@@ -71,7 +71,7 @@ class CurvatureProduct:
     memory_budget_bytes: for the tensors that the graphs hold. Above it come a few vectors of the model's
         size and, while a product runs, about one more micro-batch's graph.
     micro_batch_size: how many examples go through the model at once; None: 64 on a CPU and 512 on a
-        GPU, fewer where the graph of so many exceeds the budget.
+        GPU, fewer where their graph exceeds the budget.
     device: None: the first GPU, or the CPU where there is none.
 
     Raises:
@@ -246,7 +246,7 @@ def check_reproducible(product: CurvatureProduct, generator: np.random.Generator
     """Refuse a product that answers twice differently for one random vector.
 
     A solver supposes one matrix; one that changes leads it anywhere, silently. The graphs are built
-    anew in between, since a kept graph repeats also what was random when it was built. On a GPU sums
+    again in between, since a kept graph repeats also what was random when it was built. On a GPU sums
     may differ in their last digits, which is let pass.
 
     Raises:

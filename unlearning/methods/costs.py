@@ -24,7 +24,7 @@ from unlearning.tasks.task import Examples, Task
 from unlearning.training import initial_parameters, model_with
 
 GRADIENTS_PER_PRODUCT = 2.0
-"""A product with the curvature costs so many gradients."""
+"""What a product with the curvature costs, in gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class WorkDone:
 class CostSymbols:
     """The formulas' symbols; N may be a mean over clients.
 
-    training_rounds: that there have been. work: of an unlearning that is over; None for one that is planned.
+    training_rounds: that there have been. work: of an unlearning that has finished; None for one that is planned.
     """
 
     num_parameters: int
@@ -98,7 +98,7 @@ class CostSymbols:
     ) -> Cost:
         """Compute 2 P B · count bytes and F N E · count FLOPs: the model goes to a client and back, trained.
 
-        second_vectors: so many times a client sends one more vector, P B bytes.
+        second_vectors: how many times a client sends one more vector, P B bytes.
         """
         work = self.flops_per_example * self.examples_per_client * (self.epochs if epochs is None else epochs)
         return Cost(self.model_bytes * (2 * count + second_vectors), work * count, storage_bytes)

@@ -7,10 +7,10 @@ to delete, a head that equals the retrained one after every request. What the se
     G_i, B_i  client i's sums X̃ᵀX̃ and X̃ᵀY over its inputs, float64        Θ = (Σ G_i + λI)⁻¹ Σ B_i
 
 A round is no descent. Every client sends its sums beside its model, and takes as its model the head that the server has
-made of all sums of earlier rounds: after two rounds the model is the ridge head of everybody's data, and stays. Whole
-clients are left out of the sum, and nobody is asked. Who forgets samples or a class sends the sums of what it keeps,
-which take the place of its earlier ones: by exact arithmetic the same as to subtract those of what it forgets, as the
-paper does, without what cancels. The paper's server keeps the total alone; this one keeps each client's, so that a
+made of all sums of earlier rounds: after two rounds the model is the ridge head of all data, and stays. Whole clients
+are left out of the sum, and no client is asked. A client that forgets samples or a class sends the sums of what it
+keeps, which take the place of its earlier ones: by exact arithmetic the same as to subtract those of what it forgets, as
+the paper does, without what cancels. The paper's server keeps the total alone; this one keeps each client's, so that a
 client need not be there to be forgotten. Both learn the difference; `docs/preparing.md` says what that tells.
 """
 
@@ -58,7 +58,7 @@ _log = getLogger(__name__)
 
 HEAD = "head"
 MAX_INPUTS = 8_192
-"""The sums of so many inputs are 270 MB a client, and solving for the head takes minutes."""
+"""With more inputs the sums are over 270 MB per client, and solving for the head takes minutes."""
 
 
 class RidgeOptions(PreparationOptions):
@@ -206,7 +206,7 @@ class ExactRidge(Method[MethodParameters, RidgeOptions]):
         Of a class everybody may have had examples: who is not there to send new sums is left out until it does.
 
         Raises:
-            MethodFailed: one who is to forget a part did not answer, or nobody holds an example of it.
+            MethodFailed: a client that is to forget a part did not answer, or none holds an example of it.
             UpdateRefused: sums are malformed, or of another model.
         """
         kept = self.kept(problem)

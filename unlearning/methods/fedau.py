@@ -95,7 +95,7 @@ class FedAu(Method[FedAuParameters]):
         """Mix the heads.
 
         Raises:
-            MethodFailed: a target did not answer, or nobody holds an example.
+            MethodFailed: a target did not answer, or no client holds an example.
             UpdateRefused: a head has another length than the model's.
         """
         sent = replies_of_targets(self.info.title, problem, replies)

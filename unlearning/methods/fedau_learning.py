@@ -213,7 +213,7 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
         """Mix the heads, or subtract for a class.
 
         Raises:
-            MethodFailed: a target did not answer or has no auxiliary head, or nobody holds an example.
+            MethodFailed: a target did not answer or has no auxiliary head, or no client holds an example.
             UpdateRefused: a head has another length than the model's.
         """
         options = self.kept(problem).options

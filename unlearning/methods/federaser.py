@@ -74,7 +74,7 @@ class FedEraserParameters(MethodParameters):
 class HistoryOptions(PreparationOptions):
     """What of the history to keep."""
 
-    every: int = Field(default=1, ge=1, description="keep one of so many rounds, the first one included")
+    every: int = Field(default=1, ge=1, description="keep one round in this many, the first one included")
     max_gib: float = Field(default=16.0, gt=0, description="the store may take so much room")
 
 
@@ -119,7 +119,7 @@ class FedEraser(Method[FedEraserParameters, HistoryOptions]):
         granularities=frozenset({Granularity.CLIENT}),
         several_at_once=True,
         needs=frozenset({Need.HISTORY, Need.RETAINED_ONLINE}),
-        cost_remark="the first stored round is replayed without asking anybody",
+        cost_remark="the first stored round is replayed without asking any client",
         remark="one exchange for each stored round; far from retraining after long training on unlike clients",
         asks_everyone=True,
         preparation=KeepUpdates(),
@@ -178,7 +178,7 @@ class FedEraser(Method[FedEraserParameters, HistoryOptions]):
         """Go one stored round further; a client that gave no answer is left out of it, its stored update too.
 
         Raises:
-            MethodFailed: nobody answered who holds an example.
+            MethodFailed: no client that holds an example answered.
         """
         kept, own = self.kept(problem), problem.parameters
         rounds, missing = state.values["rounds"], dict(state.values["missing"])
@@ -268,13 +268,13 @@ def _retained(problem: Problem, store: Store) -> list[str]:
 
 
 def _report(state: UnlearningState, store: Store, replayed: int) -> UnlearningState:
-    """Return `state` with what is to be said of it after so many replayed rounds."""
+    """Return `state` with what is to be said of it after `replayed` rounds."""
     missing = state.values["missing"]
     exchanges = len(state.values["rounds"]) - 1
     left_out = [f"client {client} in {missing[client]} of {exchanges}" for client in sorted(missing)]
     findings = {
         "stored rounds replayed": replayed,
         "size of the stored updates in bytes": store.num_bytes(),
-        "left out of calibrations, their stored updates not used": "; ".join(left_out) or "nobody",
+        "left out of calibrations, their stored updates not used": "; ".join(left_out) or "none",
     }
     return replace(state, findings=findings, work=WorkDone(rounds=replayed))

@@ -6,7 +6,7 @@ only abstract and introduction could be read.
 
     Δ_i   change by local training of a client that stays, one ordinary round      r   share of the parameters, 0.4
 
-    θ ← θ + Σ_R (n_i/Σ n) Δ_i;   of all parameters the r·P with the smallest |mean_R Δ_i| are drawn anew:
+    θ ← θ + Σ_R (n_i/Σ n) Δ_i;   of all parameters the r·P with the smallest |mean_R Δ_i| are drawn again:
                  a tensor of two dimensions or more by Kaiming's uniform rule for ReLU, U(−√(6/fan-in), √(6/fan-in)),
                  any other by U(−0.1, 0.1)
 
@@ -58,9 +58,9 @@ FLAT_RANGE = 0.1
 class FedMemPruneParameters(MethodParameters):
     """Parameters of FedMemPrune."""
 
-    # Beyond that hardly anything is left of the model, and recovery is training anew.
+    # Beyond that hardly anything is left of the model, and recovery is training from scratch.
     share: Annotated[float, Safe(high=0.9)] = Field(
-        default=0.4, gt=0, le=1, description="r, of the parameters that are drawn anew"
+        default=0.4, gt=0, le=1, description="r, of the parameters that are drawn again"
     )
 
 
@@ -95,7 +95,7 @@ class FedMemPrune(Method[FedMemPruneParameters]):
     def aggregate(
         self, problem: Problem[FedMemPruneParameters], state: UnlearningState, replies: Mapping[str, Reply]
     ) -> UnlearningState:
-        """Average as ever, then draw anew what hardly moved.
+        """Average as ever, then draw again what hardly moved.
 
         Raises:
             MethodFailed: no client that keeps an example answered.
@@ -106,10 +106,10 @@ class FedMemPrune(Method[FedMemPruneParameters]):
         mean = mean_vector(reply.vector for reply in answered.values())
         redundant = least_moved(mean, own, problem.parameters.share)
         parameters = with_kept_buffers(problem.task, add_mean_update(state.parameters, answered), answered)
-        fresh = draw_anew(layout(model), np.random.default_rng([problem.seed, problem.round]))
+        fresh = fresh_parameters(layout(model), np.random.default_rng([problem.seed, problem.round]))
         parameters[redundant] = fresh[redundant].astype(parameters.dtype)
         findings = {
-            "parameters drawn anew": len(redundant),
+            "parameters drawn again": len(redundant),
             "share of all parameters": len(redundant) / int(own.sum()),
             "clients whose updates ranked them": len(answered),
         }
@@ -136,7 +136,7 @@ def least_moved(mean: Vector, own: NDArray[np.bool_], share: float) -> NDArray[n
     return np.sort(positions[order[: int(share * len(positions))]])
 
 
-def draw_anew(slots: tuple[Slot, ...], generator: np.random.Generator) -> NDArray[np.float64]:
+def fresh_parameters(slots: tuple[Slot, ...], generator: np.random.Generator) -> NDArray[np.float64]:
     """Return fresh numbers for the whole flat vector (d,)."""
     parts = []
     for slot in slots:

@@ -144,7 +144,7 @@ class FedOsd(Method[FedOsdParameters]):
         """Go one round further.
 
         Raises:
-            MethodFailed: a target did not answer, nobody holds an example to forget or to keep, or the retained
+            MethodFailed: a target did not answer, no client holds an example to forget or to keep, or the retained
                 clients' updates leave no direction free.
         """
         own, start = problem.parameters, cast(Vector, state.arrays[START])

@@ -117,7 +117,7 @@ class FedQuit(Method[FedQuitParameters]):
         """Make the mean of the targets' models the new global one, by numbers of forgotten examples.
 
         Raises:
-            MethodFailed: a target did not answer, or nobody holds an example.
+            MethodFailed: a target did not answer, or no client holds an example.
         """
         distilled = replies_of_targets(self.info.title, problem, replies)
         parameters = add_mean_update(state.parameters, distilled)

@@ -108,7 +108,7 @@ class GradientAscent(Method[GradientAscentParameters]):
         """Add the mean of the targets' updates by their numbers of forgotten examples.
 
         Raises:
-            MethodFailed: a target did not answer, nobody holds an example, or a climb has overflowed.
+            MethodFailed: a target did not answer, no client holds an example, or a climb has overflowed.
         """
         climbed = replies_of_targets(self.info.title, problem, replies)
         _check_finite(climbed)

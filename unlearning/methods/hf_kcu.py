@@ -162,7 +162,7 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
         """Take the published or the corrected step.
 
         Raises:
-            MethodFailed: a target did not answer, or nobody holds what is to be forgotten.
+            MethodFailed: a target did not answer, or no client holds what is to be forgotten.
         """
         affected = replies_of_targets(self.info.title, problem, replies)
         own = {client: reply.num_examples + num_retained(reply) for client, reply in replies.items()}

@@ -8,8 +8,8 @@ of SGD. The recursion is in `unlearning.certified.unit_vectors`, the products of
 
 In every training round the server sends the vectors beside the model, (k, d) for k forgettable clients, each client
 carries them through its local steps and returns J_i a, and the server makes the next vectors of that. A deletion is
-θ + Σ_{u∈U} a_u: no client is asked, nothing is solved. Whoever gets the vectors learns what the model would be without
-each forgettable client; `docs/preparing.md` says who that is.
+θ + Σ_{u∈U} a_u: no client is asked, nothing is solved. A client that gets the vectors learns what the model would be
+without each forgettable client; `docs/preparing.md` says which clients get them.
 """
 
 from collections.abc import Callable
@@ -151,7 +151,7 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
     def cost(
         self, given: CostSymbols, parameters: HfOnlineParameters, options: CarriedVectorOptions | None
     ) -> Cost:
-        """Compute 0 and V P B stored for V clients that may be forgotten, all where that is not known: nobody is asked.
+        """Compute 0, for no client is asked, and V P B stored for V clients that may be forgotten (unknown: all).
 
         It pays in training instead: each message carries V vectors more, 2 P B (1 + V) bytes a client and round.
         """
@@ -159,7 +159,7 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
         return given.trips(0, storage_bytes=vectors * given.model_bytes)
 
     def repair_rounds(self, parameters: HfOnlineParameters) -> int:
-        """Return as many as were asked for."""
+        """Return the number that the request gives."""
         return parameters.repair_rounds
 
     def sensitivity_bound(

@@ -30,7 +30,7 @@ class KeptBound:
         self._store = store
         rounds = self._rounds = kept_rounds(options, store)
         is_whole = bool(rounds) and rounds[0].lengths.number == 1
-        # In the first rounds nobody may have trained, and then there is no record of them.
+        # In the first rounds no client may have trained, and then there is no record of them.
         self._start = rounds[0].before if is_whole else content_hash(initial())
 
     def __call__(
@@ -83,11 +83,11 @@ class KeptBound:
 
 
 def _nothing_trained(committed: Sequence[EarlierRelease]) -> Sensitivity:
-    """Count only earlier releases: before the first round nobody has trained."""
+    """Count only earlier releases: before the first round no client has trained."""
     return Sensitivity(
         value=sum(one.sensitivity for one in committed),
         is_bound=True,
-        source="nobody had trained: the model is the one that training began with",
+        source="no client had trained: the model is the one that training began with",
     )
 
 

@@ -139,7 +139,7 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
         if needed > options.max_gib * GIB:
             raise StoreFull(
                 f"With client(s) {', '.join(new)} the vectors would take {needed / GIB:.3g} GiB; max_gib allows "
-                f"{options.max_gib:g}. Name who may be forgotten (clients=…), or give more room, and train anew."
+                f"{options.max_gib:g}. Name who may be forgotten (clients=…), or give more room, and train again."
             )
         rows = {unit: row for row, unit in enumerate(known)}
         nothing = np.zeros_like(done.before)
@@ -158,7 +158,7 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
                     after=done.after,
                     weighting=options.weighting,
                 )
-            # Of one that overflows nobody could return a derivative, and every client's model would be refused.
+            # Of one that overflows no client could return a derivative, and every client's model would be refused.
             if not _norm(vector) <= LARGEST_GROWTH * max(1.0, _norm(done.after)):
                 mark_lost(store, unit, done.number)
                 continue

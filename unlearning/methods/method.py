@@ -360,7 +360,7 @@ class AsksNobody(Method[ParametersT, OptionsT]):
     def configure(
         self, problem: Problem[ParametersT, OptionsT], state: UnlearningState
     ) -> Mapping[str, Instruction]:
-        """Ask nobody."""
+        """Ask no client."""
         return {}
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:

@@ -5,8 +5,8 @@ baseline beside their SCRUB; their code. It is centralised there; carried over t
 
     L(θ) = β · mean_R ℓ − (1 − β) · mean_U ℓ          R, U  examples that are kept and forgotten    β  balance, 0.95
 
-    round:  Δ_i  change by local SGD on ℓ over what client i keeps         n_i  so many examples
-            Δ_u  the same on −ℓ over what target u forgets, clipped        m_u  so many
+    round:  Δ_i  change by local SGD on ℓ over what client i keeps         n_i  number of these examples
+            Δ_u  the same on −ℓ over what target u forgets, clipped        m_u  number of these
             θ ← θ + β Σ_R (n_i/Σ n) Δ_i + (1 − β) Σ_U (m_u/Σ m) Δ_u
 
 With one full-batch step a client this is a step of gradient descent on L. A target that keeps a part is on both sides
@@ -87,7 +87,7 @@ class NegGradPlus(Method[NegGradPlusParameters]):
         """Begin; each exchange is one round.
 
         Raises:
-            MethodFailed: nobody keeps anything that could be descended on.
+            MethodFailed: no client keeps anything that could be descended on.
         """
         check_somebody_keeps(self.info.title, problem)
         return UnlearningState(parameters=parameters, arrays={START: parameters})
@@ -121,7 +121,7 @@ class NegGradPlus(Method[NegGradPlusParameters]):
         """Go one step on both sides.
 
         Raises:
-            MethodFailed: a target did not answer, nobody holds an example to forget, or nobody one to keep.
+            MethodFailed: a target did not answer, or no client holds an example to forget, or one to keep.
         """
         climbed = replies_of_targets(self.info.title, problem, replies)
         kept = retained_side(self.info.title, problem, replies)

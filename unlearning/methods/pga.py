@@ -57,7 +57,7 @@ RANDOM_MODELS = 10
 class PgaParameters(MethodParameters):
     """Parameters of PGA; the defaults are those of the authors' code."""
 
-    epochs: Annotated[int, Safe(high=50)] = Field(default=5, ge=1, le=1000, description="at most so many")
+    epochs: Annotated[int, Safe(high=50)] = Field(default=5, ge=1, le=1000, description="at most")
     learning_rate: Annotated[float, Safe(high=0.1)] = Field(default=0.01, gt=0, le=100)
     momentum: float = Field(default=0.9, ge=0, lt=1)
     # Both bounds are beyond what any model of this project has; larger ones would say "no bound" in other words.
@@ -112,7 +112,7 @@ class Pga(Method[PgaParameters]):
         return UnlearningState(parameters=parameters)
 
     def configure(self, problem: Problem[PgaParameters], state: UnlearningState) -> Mapping[str, Instruction]:
-        """Let the target climb; it is told its share in the average that θ is."""
+        """Let the target climb; the instruction has its share in the average that θ is."""
         parameters = problem.parameters
         training = replace(
             problem.training,

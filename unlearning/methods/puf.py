@@ -11,7 +11,7 @@ PUF-Special asks the targets only, n = Σ_U n_u:        θ' = θ − η_u Σ_U (
 PUF-Regular is one ordinary round, n = Σ_R + Σ_U:      θ' = θ + η_r Σ_R (n_i/n) Δ_i − η_u Σ_U (n_u/n) Δ_u
 
 A target trains as in any round, but on its forget examples only (for a whole client these are all)
-and without augmentation. The server flips the sign; with `flip_at_client` the client sends −Δ itself.
+and without augmentation. The server negates it; with `flip_at_client` the client sends −Δ itself.
 Every parameter is negated. Buffers are statistics and are not: in PUF-Special they stay as they were, in PUF-Regular
 they become the retained clients'.
 

@@ -59,7 +59,7 @@ class Natural(AsksNobody[MethodParameters]):
         return UnlearningState(parameters=parameters, finished=True)
 
     def cost(self, given: CostSymbols, parameters: MethodParameters, options: object) -> Cost:
-        """Compute 0 and P B stored, the model before: nobody is asked."""
+        """Compute 0 and P B stored, the model before: no client is asked."""
         return given.trips(0, storage_bytes=given.model_bytes)
 
 
@@ -68,7 +68,7 @@ class RetrainParameters(MethodParameters):
 
     # Rounds of the whole federation: 100,000 are months.
     rounds: Annotated[int, Safe(high=1000)] = Field(
-        default=0, ge=0, le=100_000, description="0: as many as were trained so far"
+        default=0, ge=0, le=100_000, description="0: the rounds trained so far"
     )
 
 

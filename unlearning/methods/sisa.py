@@ -167,10 +167,10 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
     def aggregate(
         self, problem: _Problem, state: UnlearningState, replies: Mapping[str, Reply]
     ) -> UnlearningState:
-        """Go one round further in each touched shard; what the shard was before a slice is kept anew.
+        """Go one round further in each touched shard; what the shard was before a slice is kept again.
 
         Raises:
-            MethodFailed: nobody of a shard answered.
+            MethodFailed: no client of a shard answered.
             UpdateRefused: a model has another length than a shard's.
         """
         kept = self.kept(problem)
@@ -207,8 +207,8 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
         """Compute 2 P B C_s R_ret bytes, F N E C_s R_ret / S FLOPs, L P B stored: C_s stay in the touched shards.
 
         P is of all S shards' models, which every message carries, and F too; a client trains its own shard's. Of a
-        deletion that is over all that took part are C_s. One that is planned touches one shard, of which the clients
-        are dealt out evenly, but that of a class touches all.
+        deletion that has finished all that took part are C_s. One that is planned touches one shard, of which the
+        clients are dealt out evenly, but that of a class touches all.
         """
         options = options or ShardingOptions(shards=1)
         staying = given.num_staying

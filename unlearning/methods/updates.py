@@ -29,7 +29,7 @@ def ask_targets(problem: Problem, instruction: Instruction) -> dict[str, Instruc
 
 
 def ask_staying(problem: Problem, instruction: Instruction) -> dict[str, Instruction]:
-    """Return the instruction for all that keep something: a partial target is told what to leave out."""
+    """Return the instruction for all that keep something: a partial target also gets what to leave out."""
     return {
         client: replace(instruction, forget=problem.targets.get(client, NOTHING))
         for client in sorted({*problem.retained, *problem.partial})

@@ -37,7 +37,7 @@ TRAINING = TrainingSettings(learning_rate=0.5, batch_size=1000, weight_decay=WEI
 
 
 def plane(client: str, count: int, turned: float) -> Examples:
-    """Return two classes along an axis turned by so many radians."""
+    """Return two classes along an axis turned by this number of radians."""
     generator = torch.Generator().manual_seed(len(client) + count)
     labels = torch.arange(count) % 2
     axis = torch.tensor([np.cos(turned), np.sin(turned)], dtype=torch.float64)

@@ -126,7 +126,7 @@ def _asks_its_own(deletion: Deletion) -> str:
     problem = deletion.recorded_problem
     for instructions in deletion.recorded.instructions:
         if not instructions:
-            return "it is not finished and asks nobody"
+            return "it is not finished and asks no client"
         for client, one in instructions.items():
             if client not in {*problem.targets, *problem.retained}:
                 return f"it asks {client}, who is neither target nor retained"
@@ -151,7 +151,7 @@ def _needs_no_memo(deletion: Deletion) -> str:
 
 @rule(
     DELETION_RULES,
-    "keeps nothing of the forgotten examples in its state, and tells nobody of them",
+    "keeps nothing of the forgotten examples in its state, and sends nothing of them",
     "Neither ids nor inputs of examples leave their client: keep models, updates and counts. What is rewritten for "
     "later has no entry of a client that is gone.",
 )
@@ -175,7 +175,7 @@ def _bears_a_client_without_the_class(deletion: Deletion) -> str:
 
 @rule(
     DELETION_RULES,
-    "forgets what it is told to, and not something else",
+    "forgets what is named, and not something else",
     "Other samples to forget give another model where the client that holds them is asked: use site.forget.",
 )
 def _forgets_what_is_named(deletion: Deletion) -> str:
@@ -209,7 +209,7 @@ def _keeps_statistics_sound(deletion: Deletion) -> str:
 
 @rule(
     DELETION_RULES,
-    "fails in a sentence where nobody answers",
+    "fails in a sentence where no client answers",
     "Raise MethodFailed(…, retryable=True) from aggregate() where the replies do not suffice.",
 )
 def _fails_without_answers(deletion: Deletion) -> str:

@@ -87,7 +87,7 @@ def measure(
     notes: list[str] = []
     for name, observations in given.items():
         if observations is None or observations.num_examples == 0:
-            fallback = "nobody reported any" if observations is None else "it holds no example"
+            fallback = "no client reported any" if observations is None else "it holds no example"
             notes.append(f"{name} data: {why.get(name, fallback)}")
         else:
             present[name] = observations

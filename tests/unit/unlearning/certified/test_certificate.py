@@ -1,6 +1,5 @@
 """What a certificate claims, and when it must not."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -48,14 +47,6 @@ def test_an_unmet_assumption_certifies_nothing() -> None:
     made = certificate(epsilon=1.0, delta=1e-5, sensitivity=BOUND, unmet=("The model is a network.",))
     assert not made.is_certified
     assert "The model is a network." in made.statement
-
-
-def test_a_certificate_is_plain_values() -> None:
-    """JSON takes it, and says whether it certifies."""
-    made = certificate(epsilon=1.0, delta=1e-5, sensitivity=BOUND, unmet=())
-    values = json.loads(json.dumps(made.values()))
-    assert values["is_certified"] is True
-    assert values["sensitivity"]["source"] == "a proof"
 
 
 def test_the_classical_mechanism_is_refused_above_its_range() -> None:

@@ -8,12 +8,13 @@ import torch
 from torch import nn
 
 from server.deletion.formula_costs import explain
+from tests.tasks import tiny_classification
 from unlearning.errors import DataError
 from unlearning.methods.costs import Cost, CostSymbols, WorkDone, recovery_cost, training_flops
 from unlearning.methods.preparation import PreparationOptions
 from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.methods.sisa_sharding import ShardingOptions
-from unlearning.tasks.task import Examples, Task
+from unlearning.tasks.task import Examples
 
 # P = 100, B = 4, C_u = 2, C_r = 3, F = 7, N = 11, E = 5: 2PB = 800 bytes and FNE = 385 FLOPs a client
 SYMBOLS = CostSymbols(
@@ -177,15 +178,7 @@ def test_a_difference_over_one_percent_is_explained(formula, measured, words):
     assert bool(explanation) == bool(words)
 
 
-def linear_task() -> Task:
-    return Task(
-        name="linear",
-        num_classes=3,
-        score_name="accuracy",
-        build_model=lambda: nn.Linear(6, 3),
-        loss=nn.functional.cross_entropy,
-        per_example=lambda outputs, targets: (outputs, targets, targets),  # not called here
-    )
+TASK = tiny_classification(lambda: nn.Linear(6, 3), num_classes=3)
 
 
 def zeros(count: int) -> Examples:
@@ -197,10 +190,10 @@ def zeros(count: int) -> Examples:
 @pytest.mark.parametrize("count", [1, 5])
 def test_a_linear_layer_takes_two_products_an_example(count):
     """Forward 2·6·3, weight gradient 2·6·3, no gradient to the input: 72, whatever the batch."""
-    assert training_flops(linear_task(), zeros(count)) == 72.0
+    assert training_flops(TASK, zeros(count)) == 72.0
 
 
 def test_flops_of_nothing_are_refused():
     """An empty batch would divide by zero."""
     with pytest.raises(DataError):
-        training_flops(linear_task(), zeros(0))
+        training_flops(TASK, zeros(0))

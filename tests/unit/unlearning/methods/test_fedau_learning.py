@@ -132,15 +132,6 @@ def test_a_round_that_is_done_again_gives_the_same_head():
     assert np.array_equal(kept_head(store, 2), first)
 
 
-def test_two_heads_are_kept_however_long_it_trains():
-    """Bounded: 2 · 9 numbers of 8 bytes."""
-    store = MemoryStore()
-    for number in range(1, 6):
-        one_round(store, number=number)
-    assert store.rounds(options().key) == [4, 5]
-    assert store.num_bytes() == 2 * 9 * 8
-
-
 def test_a_head_that_was_trained_for_something_else_is_erased():
     """After the setting has named another class, the head of the first would subtract the wrong one."""
     store = MemoryStore()

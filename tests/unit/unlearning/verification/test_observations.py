@@ -30,23 +30,12 @@ def test_the_sums_run_over_every_example_not_over_the_sample():
     assert (observations.mean_loss, observations.mean_score) == (4.5, 0.5)
 
 
-def test_the_sample_is_bounded_and_without_repeats():
-    """No more than `max_samples` values, each of another example."""
-    losses = observed(10, max_samples=3).losses
-    assert len(losses) == len(set(losses.tolist())) == 3
-
-
-def test_loss_and_confidence_at_one_position_belong_to_one_example():
-    """The confidence was made a hundredth of the loss, and still is."""
-    observations = observed(50, max_samples=20)
-    np.testing.assert_array_equal(observations.confidences, observations.losses / 100)
-
-
-def test_the_sample_is_not_in_the_order_of_the_examples():
-    """Sending everything in order would say which example is which."""
-    losses = observed(50, max_samples=50).losses
-    assert sorted(losses.tolist()) == list(range(50))
-    assert losses.tolist() != list(range(50))
+def test_a_sample_is_of_different_examples_in_random_order():
+    """In order it would say which example is which; loss and confidence at one position belong to one example."""
+    assert len(set(observed(10, max_samples=3).losses.tolist())) == 3
+    every = observed(50, max_samples=50)
+    assert sorted(every.losses.tolist()) == list(range(50)) != every.losses.tolist()
+    np.testing.assert_array_equal(every.confidences, every.losses / 100)
 
 
 def test_the_generator_alone_decides_the_sample():

@@ -9,8 +9,8 @@ to delete, a head that equals the retrained one after every request. What the se
 A round is no descent. Every client sends its sums beside its model, and takes as its model the head that the server has
 made of all sums of earlier rounds: after two rounds the model is the ridge head of all data, and stays. Whole clients
 are left out of the sum, and no client is asked. A client that forgets samples or a class sends the sums of what it
-keeps, which take the place of its earlier ones: by exact arithmetic the same as to subtract those of what it forgets, as
-the paper does, without what cancels. The paper's server keeps the total alone; this one keeps each client's, so that a
+keeps, which take the place of its earlier ones: by exact arithmetic the same as to subtract those of what it forgets,
+as the paper does, without what cancels. The paper's server keeps the total alone; this one keeps each client's, so that a
 client need not be there to be forgotten. Both learn the difference; `docs/preparing.md` says what that tells.
 """
 

@@ -10,8 +10,8 @@ A round is no descent. Every client sends its sums beside its model, and takes a
 made of all sums of earlier rounds: after two rounds the model is the ridge head of all data, and stays. Whole clients
 are left out of the sum, and no client is asked. A client that forgets samples or a class sends the sums of what it
 keeps, which take the place of its earlier ones: by exact arithmetic the same as to subtract those of what it forgets,
-as the paper does, without what cancels. The paper's server keeps the total alone; this one keeps each client's, so that a
-client need not be there to be forgotten. Both learn the difference; `docs/preparing.md` says what that tells.
+as the paper does, without what cancels. The paper's server keeps the total alone; this one keeps each client's, so
+that a client need not be there to be forgotten. Both learn the difference; `docs/preparing.md` says what that tells.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +49,7 @@ from unlearning.methods.ridge_statistics import (
 )
 from unlearning.methods.updates import NUM_RETAINED, change_of
 from unlearning.parameters import Vector, weighted_mean
-from unlearning.requests import Exclusions, Granularity
+from unlearning.requests import Exclusions
 from unlearning.runtime.stores import Arrays, Store, keep_newest, newest
 from unlearning.tasks.task import Task
 from unlearning.training import Trained
@@ -152,8 +152,6 @@ class ExactRidge(Method[MethodParameters, RidgeOptions]):
         name="exact-ridge",
         title="Exact ridge",
         source="Quan et al., Exact Federated Continual Unlearning for Ridge Heads on Frozen Foundation Models",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset({Need.PREPARATION, Need.CLASSIFIER, Need.LOSS_DERIVATIVES}),
         remark=(
             "exact to rounding, with the bound in the report; trains one linear layer with squared loss itself"

@@ -35,7 +35,6 @@ from unlearning.methods.method import (
 from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import ask_targets, mean_vector, moved, replies_of_targets
 from unlearning.parameters import Vector, check_length
-from unlearning.requests import Granularity
 from unlearning.tasks.task import Task
 from unlearning.training import model_with, task_of, train, untrained_parameters
 
@@ -58,8 +57,6 @@ class FedAu(Method[FedAuParameters]):
         name="fedau",
         title="FedAU, post-hoc",
         source="Gu et al., Unlearning during Learning; post-hoc as in PUF, Appendix A",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset({Need.REQUESTER_ONLINE, Need.CLASSIFIER_HEAD}),
         cost_remark="without a head trained beforehand the target gets the whole model and trains one now",
         replies_are_updates=False,

@@ -160,8 +160,6 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
         name="fedau-learning",
         title="FedAU, during learning",
         source="Gu et al., Unlearning during Learning, and the authors' code",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset(
             {Need.REQUESTER_ONLINE, Need.CLASSIFIER_HEAD, Need.PREPARATION, Need.LOSS_DERIVATIVES}
         ),

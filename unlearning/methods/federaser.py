@@ -117,7 +117,6 @@ class FedEraser(Method[FedEraserParameters, HistoryOptions]):
         title="FedEraser",
         source="Liu et al., FedEraser: Enabling Efficient Client-Level Data Removal, Algorithm 1",
         granularities=frozenset({Granularity.CLIENT}),
-        several_at_once=True,
         needs=frozenset({Need.HISTORY, Need.RETAINED_ONLINE}),
         cost_remark="the first stored round is replayed without asking any client",
         remark="one exchange for each stored round; far from retraining after long training on unlike clients",

@@ -48,7 +48,6 @@ from unlearning.methods.updates import (
     with_kept_buffers,
 )
 from unlearning.parameters import Slot, Vector, layout, size_of_vector
-from unlearning.requests import Granularity
 from unlearning.training import structure
 
 FLAT_RANGE = 0.1
@@ -72,8 +71,6 @@ class FedMemPrune(Method[FedMemPruneParameters]):
         name="fedmemprune",
         title="FedMemPrune",
         source="Wei et al., Rethinking Federated Unlearning via the Lens of Memorization, and the authors' code",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset({Need.RETAINED_ONLINE}),
         remark=(
             "never asks for what is forgotten; recovery has to train what was reset, 30 to 40 rounds as published"

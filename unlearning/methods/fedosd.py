@@ -60,7 +60,6 @@ from unlearning.methods.updates import (
     with_retained_update,
 )
 from unlearning.parameters import Vector
-from unlearning.requests import Granularity
 
 START = "start"
 FORGET, KEEP = "forget", "keep"
@@ -95,8 +94,6 @@ class FedOsd(Method[FedOsdParameters]):
         name="fedosd",
         title="FedOSD",
         source="Pan et al., Federated Unlearning with Gradient Descent and Conflict Mitigation, and the authors' code",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset(
             {Need.REQUESTER_ONLINE, Need.RETAINED_ONLINE, Need.CLASSIFIER, Need.LOSS_DERIVATIVES}
         ),

@@ -51,7 +51,6 @@ from unlearning.methods.updates import (
     replies_of_targets,
     trained_update,
 )
-from unlearning.requests import Granularity
 
 
 class FedQuitParameters(MethodParameters):
@@ -75,8 +74,6 @@ class FedQuit(Method[FedQuitParameters]):
         name="fedquit",
         title="FedQUIT",
         source="Mora et al., FedQUIT: On-Device Federated Unlearning via a Quasi-Competent Virtual Teacher, and code",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset({Need.REQUESTER_ONLINE, Need.CLASSIFIER, Need.LOSS_DERIVATIVES}),
         remark="asks the targets only; with the published rate a target of a few steps hardly moves the model",
     )

@@ -42,7 +42,6 @@ from unlearning.methods.updates import (
     replies_of_targets,
     trained_update,
 )
-from unlearning.requests import Granularity
 
 _LEFT_AFTER = "steps until a number was not finite"
 
@@ -71,8 +70,6 @@ class GradientAscent(Method[GradientAscentParameters]):
         name="gradient-ascent",
         title="Gradient ascent",
         source="Halimi et al., Federated Unlearning: How to Efficiently Erase a Client in FL? (baseline)",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset({Need.REQUESTER_ONLINE, Need.STEPS}),
         remark="often destroys the model, and recovery has to mend it; with clip_norm=0 most networks overflow",
     )

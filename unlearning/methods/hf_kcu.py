@@ -48,7 +48,6 @@ from unlearning.methods.updates import (
     replies_of_targets,
 )
 from unlearning.parameters import Vector, add_weighted
-from unlearning.requests import Granularity
 from unlearning.solvers.conjugate_gradient import conjugate_gradient
 from unlearning.solvers.lanczos import lanczos_extremes
 from unlearning.solvers.solution import Solution
@@ -94,8 +93,6 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
             name="hf-kcu-influence" if corrected else "hf-kcu",
             title="HF-KCU, corrected" if corrected else "HF-KCU as published",
             source=SOURCE,
-            granularities=frozenset(Granularity),
-            several_at_once=True,
             needs=frozenset({Need.REQUESTER_ONLINE, Need.LOSS_DERIVATIVES}),
             remark=(
                 "a rough approximation: the requester's own curvature stands for everybody's"

@@ -86,7 +86,6 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
         title="HF-online",
         source="Qiao et al., Hessian-Free Online Certified Unlearning, Algorithm 1; carried through FedAvg",
         granularities=frozenset({Granularity.CLIENT}),
-        several_at_once=True,
         needs=frozenset({Need.PREPARATION, Need.LOSS_DERIVATIVES}),
         remark=(
             "asks no client, but with k forgettable clients every training message is 1 + k times as large, both ways, "

@@ -60,6 +60,7 @@ class Need(StrEnum):
 class MethodInfo:
     """What a method states about itself; requests that it cannot serve are refused by this.
 
+    granularities: what it can forget. several_at_once: whether targets may be several.
     remark: a limit that users must know, for `methods` and the report.
     cost_remark: why what is measured differs from the closed formula of `Method.cost`, for the report.
     replies_are_updates: whether the clients' vectors are changes of the whole model, whose length is
@@ -77,9 +78,9 @@ class MethodInfo:
     name: str
     title: str
     source: str
-    granularities: frozenset[Granularity]
-    several_at_once: bool
-    needs: frozenset[Need]
+    granularities: frozenset[Granularity] = frozenset(Granularity)
+    several_at_once: bool = True
+    needs: frozenset[Need] = frozenset()
     remark: str = ""
     cost_remark: str = ""
     replies_are_updates: bool = True

@@ -48,7 +48,6 @@ from unlearning.methods.updates import (
     with_retained_update,
 )
 from unlearning.parameters import Vector, add_weighted
-from unlearning.requests import Granularity
 
 START = "start"
 
@@ -76,8 +75,6 @@ class NegGradPlus(Method[NegGradPlusParameters]):
         name="neggrad-plus",
         title="NegGrad+",
         source="Kurmanji et al., Towards Unbounded Machine Unlearning (baseline); carried over to a federation",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset({Need.REQUESTER_ONLINE, Need.RETAINED_ONLINE, Need.STEPS}),
         remark="every client works in each of its rounds, five by default",
         cost_remark="a target that keeps a part trains on it as well",

@@ -52,7 +52,7 @@ from unlearning.methods.newton_cg_solve import (
 )
 from unlearning.methods.updates import add_mean_update, replies_of_targets, replies_with_examples
 from unlearning.parameters import Vector, content_hash
-from unlearning.requests import NOTHING, Granularity
+from unlearning.requests import NOTHING
 from unlearning.solvers.cg_state import cg_advance, cg_begin, cg_direction, cg_precondition, cg_restart
 from unlearning.solvers.conjugate_gradient import conjugate_gradient
 
@@ -65,8 +65,6 @@ class NewtonCg(Method[NewtonCgParameters]):
         name="newton-cg",
         title="Federated Newton-CG",
         source="Newton step on the retained objective, conjugate gradients over the federation",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset({Need.RETAINED_ONLINE, Need.LOSS_DERIVATIVES}),
         remark="many short exchanges: two a preconditioned step",
         cost_remark="each exchange carries the model beside a vector, and preconditioning asks twice a product",

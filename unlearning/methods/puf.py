@@ -54,7 +54,6 @@ from unlearning.methods.updates import (
     with_retained_update,
 )
 from unlearning.parameters import Vector, add_weighted
-from unlearning.requests import Granularity
 
 SOURCE = "Mora et al., Federated Unlearning Made Practical (PUF), Algorithm 1, Eqs. 5-9"
 FORGET, RETAIN = "forget", "retain"
@@ -140,8 +139,6 @@ class PufSpecial(Puf[PufSpecialParameters]):
         name="puf-special",
         title="PUF-Special",
         source=SOURCE,
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset({Need.REQUESTER_ONLINE}),
     )
 

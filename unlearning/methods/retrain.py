@@ -35,7 +35,6 @@ from unlearning.methods.updates import (
     with_kept_buffers,
 )
 from unlearning.parameters import Vector
-from unlearning.requests import Granularity
 from unlearning.training import initial_parameters
 
 
@@ -47,9 +46,6 @@ class Natural(AsksNobody[MethodParameters]):
         name="natural",
         title="Natural",
         source="PUF, Figure 5: the baseline that only leaves the data out",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
-        needs=frozenset(),
         remark="does not unlearn: it leaves the data out from now on",
         moves_model=False,
     )
@@ -80,8 +76,6 @@ class Retrain(Method[RetrainParameters]):
         name="retrain",
         title="Retrain",
         source="training from scratch without the forgotten data",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset({Need.RETAINED_ONLINE}),
         remark="the gold standard at its full price: every training round again",
     )

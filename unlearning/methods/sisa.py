@@ -48,7 +48,7 @@ from unlearning.methods.sisa_sharding import (
     task_of_shard,
 )
 from unlearning.parameters import Vector, check_length, weighted_mean
-from unlearning.requests import NOTHING, Granularity
+from unlearning.requests import NOTHING
 from unlearning.runtime.stores import Store
 from unlearning.tasks.ensemble import part
 from unlearning.training import local_seed, train
@@ -67,8 +67,6 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
         name="sisa",
         title="SISA",
         source="Bourtoule et al., Machine Unlearning, IEEE S&P 2021; shards of clients",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset({Need.RETAINED_ONLINE, Need.PREPARATION}),
         remark="exact, by training again one shard instead of all; a class concerns every shard",
         replies_are_updates=False,

@@ -24,7 +24,6 @@ from unlearning.methods.method import (
 )
 from unlearning.methods.safe_range import OperatorsOnly
 from unlearning.parameters import Vector, slots_by_name
-from unlearning.requests import Granularity
 from unlearning.training import structure
 
 LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
@@ -51,9 +50,6 @@ class WeightNegation(AsksNobody[WeightNegationParameters]):
         name="not",
         title="NoT (weight negation)",
         source="Khalil et al., NoT: Federated Unlearning via Weight Negation",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
-        needs=frozenset(),
         remark="gives the same model for every target; recovery without the data does the forgetting",
     )
 

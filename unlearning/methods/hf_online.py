@@ -108,6 +108,7 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
                 "This federation's noise and budget are set in prepare. Leave epsilon, delta and sensitivity out of "
                 "the request.",
                 retryable=False,
+                code="noise-set-in-prepare",
             )
         vectors = _vectors_of(problem, kept, parameters)
         num_vectors = sum(options.has(name) for name in kept.store.list_keys() if name != LENGTHS_KEY)
@@ -191,12 +192,13 @@ def _vectors_of(
                 np.zeros_like(parameters) if never_trained else kept_vector(kept.options, kept.store, client)
             )
         except (CheckpointError, ConfigurationError) as exc:
-            raise MethodFailed(str(exc), retryable=False) from exc
+            raise MethodFailed(str(exc), retryable=False, code="vectors-unreadable") from exc
         if vector is None:
             raise MethodFailed(
                 f"No whole vector of client {client} is kept: it took part when it was not among those that may be "
                 "forgotten, some of its samples were forgotten, or the files are gone. Choose another method.",
                 retryable=False,
+                code="no-vector",
             )
         vectors[client] = vector
     return UnitVectors(tuple(vectors), np.stack(list(vectors.values())))

@@ -290,6 +290,7 @@ class Method(ABC, Generic[ParametersT, OptionsT]):
                 f"{self.info.title} works with class labels, and this task is no classification. Choose another "
                 "method.",
                 retryable=False,
+                code="no-classification",
             )
         if Need.CLASSIFIER_HEAD in self.info.needs:
             head_slots(problem.task)
@@ -351,6 +352,7 @@ class Method(ABC, Generic[ParametersT, OptionsT]):
                 f'"{self.info.name}" before {"the first round" if from_the_start else "training"}. '
                 "Choose another method.",
                 retryable=False,
+                code="not-prepared",
             )
         return problem.kept
 

@@ -108,7 +108,11 @@ class Pga(Method[PgaParameters]):
             MethodFailed: there is no other client, whose models would be the reference.
         """
         if len(_clients(problem)) < 2:
-            raise MethodFailed("PGA needs at least one client that stays; there is none.", retryable=False)
+            raise MethodFailed(
+                "PGA needs at least one client that stays; there is none.",
+                retryable=False,
+                code="no-client-stays",
+            )
         return UnlearningState(parameters=parameters)
 
     def configure(self, problem: Problem[PgaParameters], state: UnlearningState) -> Mapping[str, Instruction]:

@@ -48,6 +48,7 @@ def replies_of_targets(title: str, problem: Problem, replies: Mapping[str, Reply
         raise MethodFailed(
             f"{title} needs a usable answer of every target; client(s) {', '.join(absent)} gave none.",
             retryable=True,
+            code="no-answer",
             clients=tuple(absent),
         )
     holding = {client: replies[client] for client in problem.targets if replies[client].num_examples}
@@ -55,6 +56,7 @@ def replies_of_targets(title: str, problem: Problem, replies: Mapping[str, Reply
         raise MethodFailed(
             "No client holds an example of what is to be forgotten; there is nothing to unlearn.",
             retryable=False,
+            code="nothing-to-forget",
         )
     return holding
 
@@ -70,6 +72,7 @@ def replies_with_examples(title: str, replies: Mapping[str, Reply]) -> dict[str,
         raise MethodFailed(
             f"No client that keeps an example gave an answer that {title} could use; it cannot go on.",
             retryable=True,
+            code="no-answer",
         )
     return counted
 
@@ -195,7 +198,9 @@ def check_somebody_keeps(title: str, problem: Problem) -> None:
     """
     if not problem.retained and not problem.partial:
         raise MethodFailed(
-            f"{title} needs at least one client that keeps something; there is none.", retryable=False
+            f"{title} needs at least one client that keeps something; there is none.",
+            retryable=False,
+            code="no-client-stays",
         )
 
 

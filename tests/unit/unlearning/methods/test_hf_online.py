@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.raising import raises
 from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
 from unlearning.certified.linear_head import feature_norm
 from unlearning.certified.sealed_vectors import create_key
@@ -238,7 +239,7 @@ def test_a_client_that_was_named_too_late_is_refused():
     late = CarriedVectorOptions(clients="u,v")
     model = federation(COUNTS, late, store, model=model, rounds=(3, 4))
     assert kept_vector(late, store, "v") is not None
-    with pytest.raises(MethodFailed):
+    with raises(MethodFailed, "no-vector"):
         METHOD.begin(problem(store, late), model)
 
 
@@ -251,7 +252,7 @@ def test_a_client_whose_samples_were_forgotten_has_no_vector_any_more():
         assert PREPARATION.erase(options, store, some, until=5, rewritten=False)
     assert store.rounds("u") == [5]
     assert list(store.load("u", 5)) == ["lost"]
-    with pytest.raises(MethodFailed):
+    with raises(MethodFailed, "no-vector"):
         METHOD.begin(problem(store), model)
     assert kept_vector(options, store, "v") is not None
 
@@ -275,7 +276,7 @@ def test_a_client_that_never_took_part_is_forgotten_without_a_change():
     """There is nothing of it in the model; one that trained and has no vector is refused."""
     model = np.arange(15.0)
     np.testing.assert_array_equal(unlearned(model, MemoryStore(), clients=("z",)), model)
-    with pytest.raises(MethodFailed):
+    with raises(MethodFailed, "no-vector"):
         METHOD.begin(problem(MemoryStore(), clients=("z",), num_examples={"z": 5}), model)
 
 
@@ -331,7 +332,7 @@ def test_vectors_are_encrypted_where_a_key_is_named(tmp_path):
     assert vector is not None
     assert all(vector.tobytes()[:16] not in path.read_bytes() for path in tmp_path.glob("kept/*/*.npz"))
     for options in (wrong, CarriedVectorOptions()):
-        with pytest.raises(MethodFailed):
+        with raises(MethodFailed, "vectors-unreadable"):
             METHOD.begin(problem(sealed, options), model)
 
 
@@ -377,7 +378,7 @@ def test_the_federations_noise_has_its_sigma():
     moved = METHOD.begin(problem(MemoryStore(), options, clients=("z",)), np.zeros(20_000))
     assert np.std(moved.parameters) == pytest.approx(0.25, rel=0.03)
     own = {"epsilon": 1.0, "delta": 1e-5, "sensitivity": 0.5}
-    with pytest.raises(MethodFailed):
+    with raises(MethodFailed, "noise-set-in-prepare"):
         METHOD.begin(problem(MemoryStore(), options, clients=("z",), **own), np.zeros(3))
 
 

@@ -34,7 +34,7 @@ def test_an_exchange_that_nobody_or_all_but_the_target_answer_can_be_tried_again
         assert caught.value.retryable
         if target in replies:
             others = {client: reply for client, reply in replies.items() if client != target}
-            with raises(MethodFailed, clients=(target,)) as caught:
+            with raises(MethodFailed, "no-answer", clients=(target,)) as caught:
                 METHODS[name].aggregate(problem, state, others)
             assert caught.value.retryable
 
@@ -44,7 +44,7 @@ def test_a_method_with_two_sides_cannot_do_without_those_who_keep_something(name
     """Neither side alone is the method; it can be tried again."""
     deletion = Deletion(METHODS[name], Granularity.CLIENT)
     replies = {client: deletion.recorded.replies[0][client] for client in deletion.recorded_problem.targets}
-    with pytest.raises(MethodFailed) as caught:
+    with raises(MethodFailed, "no-answer") as caught:
         METHODS[name].aggregate(deletion.problem(), deletion.recorded.states[0], replies)
     assert caught.value.retryable
 
@@ -56,7 +56,7 @@ def test_a_target_without_an_example_is_nothing_to_forget(name: str):
     """It says so, and the deletion fails for good: no model is passed off as unlearned."""
     deletion = Deletion(METHODS[name], Granularity.CLIENT)
     empty = deletion.sites["a"].select(np.array([], dtype=np.intp))
-    with pytest.raises(MethodFailed) as caught:
+    with raises(MethodFailed, "nothing-to-forget") as caught:
         deletion.run(sites={**deletion.sites, "a": empty})
     assert not caught.value.retryable
 
@@ -65,16 +65,22 @@ def test_a_target_without_an_example_is_nothing_to_forget(name: str):
 def test_a_federation_with_nobody_left_is_refused_for_good(name: str):
     """There is nobody to descend by, to learn from or to compare with."""
     alone = problem_of(METHODS[name], TASK, [LEAVES], {"u": DATA["u"]}, TRAINING)
-    with pytest.raises(MethodFailed) as caught:
+    with raises(MethodFailed, "no-client-stays") as caught:
         METHODS[name].begin(alone, THETA)
     assert not caught.value.retryable
 
 
-@pytest.mark.parametrize("name", ["fedau", "fedau-learning", "fedosd", "fedquit", "mode"])
-def test_a_task_without_class_labels_is_refused(name: str):
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        *((name, "no-classifier-head") for name in ("fedau", "fedau-learning")),
+        *((name, "no-classification") for name in ("fedosd", "fedquit", "mode")),
+    ],
+)
+def test_a_task_without_class_labels_is_refused(name: str, code: str):
     """Segmentation has no true class an example, and no classifier's head."""
     masks = make_task(TaskSettings(dataset="npz", model="res-unet", num_classes=2, input_shape="3x16x16"))
-    with pytest.raises(MethodFailed) as caught:
+    with raises(MethodFailed, code) as caught:
         METHODS[name].begin(problem_of(METHODS[name], masks, [LEAVES], DATA, TRAINING), THETA)
     assert not caught.value.retryable
 

@@ -10,18 +10,21 @@ PARALLEL_SLOW ?= -n 4 --dist loadfile
 # Files with slow tests, the longest first, for the last one runs alone. Four at a time begin with one that computes and
 # three that wait much of their time. A folder beside them would undo the order.
 LONGEST := $(patsubst %,tests/%.py,$(addprefix integration/test_,sessions kills own_app) \
-	acceptance/test_crash_recovery $(addprefix integration/test_,session_processes gate local_deployment) \
-	acceptance/test_random_faults $(addprefix integration/test_,same_weights residue demo live_deletion) \
+	acceptance/test_crash_recovery $(addprefix integration/test_,session_processes local_deployment) \
+	acceptance/test_random_faults $(addprefix integration/test_,same_weights residue demo) \
 	integration/console/test_browser)
 with_mark = $(sort $(shell grep -lr --include='test_*.py' 'mark\.$1' tests))
 SLOWEST_FIRST = --no-loadscope-reorder $(LONGEST) \
 	$(filter-out $(LONGEST),$(call with_mark,slow))
+# Unit tests that compute for seconds, which `make test-fast` leaves out.
+LONG_UNITS := benchmarks client/worker $(addprefix unlearning/,curvature decentralised tasks verification) \
+	$(addprefix strategies/test_,by_name.py sessions.py) client/test_planted_noise.py
 export OMP_NUM_THREADS ?= 1
 # Images of containers like to forbid bytecode. Flower starts a process for everything, and each would compile anew what
 # it imports: 3.1 instead of 1.2 s of processor time for a SuperLink, 9 instead of 4 for a ServerApp.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo demo-simulation test test-slow test-long test-hosts newest-flower format lint types imports check proto docs bench clean
+.PHONY: setup demo demo-simulation test test-fast test-slow test-long test-hosts newest-flower format lint types imports check proto docs bench clean
 
 setup: $(VENV)/.installed
 
@@ -41,6 +44,9 @@ demo-simulation: setup      ## the same in Flower's Ray simulation
 # In the order of the folders: whole federations first, and at the end, when a processor may stand idle, the short ones.
 test: setup                 ## the default tests (minutes)
 	$(BIN)/pytest $(PARALLEL) --no-loadscope-reorder
+
+test-fast: setup            ## unit tests (under a minute)
+	$(BIN)/pytest $(PARALLEL) tests/unit $(patsubst %,--ignore=tests/unit/%,$(LONG_UNITS))
 
 test-slow: setup            ## the tests that start real servers and kill them
 	$(BIN)/pytest -m 'slow and not hosts and not long' $(PARALLEL_SLOW) $(SLOWEST_FIRST)
@@ -88,7 +94,7 @@ proto: setup                ## generate the *_pb2*.py beside each .proto
 		server/api/deletion.proto strategies/sessions/session.proto client/peer/peer.proto
 
 docs: setup                 ## the tables of settings in docs/configuration.md, and their defaults in pyproject.toml
-	$(BIN)/python -m strategies.settings.page
+	$(BIN)/python -m benchmarks.settings_tables
 
 bench: setup                ## speed and memory, as ratios measured in one run
 	$(BIN)/python -m benchmarks

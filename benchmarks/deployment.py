@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from server.processes.flower_control import ConfigValue, FlowerControl, flower_environment, program
-from server.processes.layout import FEDERATION, can_connect, new_layout
-from server.processes.process_group import ProcessGroup
+from benchmarks.local_layout import LocalControl, new_layout
+from benchmarks.process_group import ProcessGroup
+from server.operations.checklist.ports import can_connect
+from server.operations.flower_control import FEDERATION, ConfigValue, flower_environment
 from server.state_directory.ledger_address import VARIABLE
+from strategies.installation import program
 from unlearning.errors import DeploymentError
 
 SUPERLINK = "flower-superlink"
@@ -38,8 +40,7 @@ class LocalDeployment:
     addresses and the places of all files. A directory that was used before goes on where it was.
 
     SuperNodes share one warm worker that forks the process of each message, unless `with_worker` is False: then each
-    message starts a Python process, as Flower does by itself. `short_waits`, which take the worker, are
-    those of `flower-unlearn-site node`.
+    message starts a Python process, as Flower does by itself.
 
     The deletion service and the app share a ledger, so with it the run configuration's `state-dir` is set.
     `ledger_url` names another ledger than SQLite there; only the two learn it, by their environment.
@@ -62,7 +63,6 @@ class LocalDeployment:
         with_sessions: bool = False,
         ledger_url: str = "",
         with_worker: bool = True,
-        short_waits: bool = False,
         node_config: Mapping[str, ConfigValue] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
@@ -81,18 +81,13 @@ class LocalDeployment:
             command = [program("flower-unlearn-site"), "worker", "--worker-dir", str(self.worker_dir)]
             self._add(WORKER, command, directory / WORKER)
         for client in range(num_clients):
-            command = layout.supernode_command(client)
-            if short_waits:
-                assert self.worker_dir is not None, "short waits take the worker"
-                node = [program("flower-unlearn-site"), "node", "--short-waits"]
-                command = [*node, "--worker-dir", str(self.worker_dir), "--", *command[1:]]
-            self._add(supernode(client), command, layout.client_dir(client))
+            self._add(supernode(client), layout.supernode_command(client), layout.client_dir(client))
         if with_deletion_service:
             self._add(DELETION_SERVICE, layout.deletion_service_command(), layout.server_dir)
             self.run_config |= {"state-dir": str(layout.state_dir)}
         if with_sessions:
             self.run_config |= layout.session_settings()
-        self.control = FlowerControl(app_dir, FEDERATION, environment=self._environment_of(layout.server_dir))
+        self.control = LocalControl(app_dir, FEDERATION, environment=self._environment_of(layout.server_dir))
 
     # --- the whole
 

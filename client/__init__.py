@@ -18,7 +18,7 @@ refuse_shadows()
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs PyTorch when it is asked for: the command line does not."""
+    """Import what needs PyTorch on first use: the command line does not need it."""
     if name in __all__:
         from client import app
 

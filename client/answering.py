@@ -1,7 +1,7 @@
-"""How a client answers any message: what it says of the past is kept first, then a handler does the work.
+"""How a client answers any message: its statements about the past are kept first, then a handler does the work.
 
-What is refused is an answer with the reason; the memory that the work took and what was filed at the site go along.
-A site that can do nothing of what it is asked says so before anything else, in a form that every version reads.
+A refusal is an answer with the reason. Every answer carries the memory that the work took and the requests filed at the
+site. A site that cannot take part reports that before anything else, in a form that every version reads.
 """
 
 import time
@@ -13,10 +13,9 @@ from typing import Any, Protocol
 from flwr.app import Context, Message, RecordDict
 
 from client.last_answer import LastAnswer, key_of
-from client.measuring import measure
+from client.measurements import measure
 from client.memory import ClientMemory, memory_of, requests_to_send
-from client.sites import Sites
-from client.work import ClientWork, client_id_of, open_work
+from client.site_work import ClientWork, Sites, client_id_of, open_work
 from strategies.joint_exchange import FAILED, MEASURE_TOO, join_answers
 from strategies.messages import (
     CLIENT_ID,
@@ -107,7 +106,7 @@ def message_handler(handler: Callable[[Message, ClientWork], RecordDict]) -> Han
                 content = _refusal(UpdateRefused(f"The model of {made_by} on this machine: {exc}"))
             except FlowerUnlearningError as exc:
                 content = _refusal(exc)
-                if local is None:  # its data cannot be loaded, whatever it is asked
+                if local is None:  # its data cannot be loaded, so it can answer no message
                     memory.note_problem(str(exc))
             except Exception as exc:
                 if local is None or MEASURE_TOO not in local.values:
@@ -126,7 +125,7 @@ def message_handler(handler: Callable[[Message, ClientWork], RecordDict]) -> Han
 
 
 def _may_be_kept(content: RecordDict, local: ClientWork) -> bool:
-    """Tell whether an answer is one to the work, and says nothing of what is forgotten for good."""
+    """Return whether an answer is one to the work, and contains nothing of permanently forgotten examples."""
     values = told_values(content)
     is_work = "error" not in values and FAILED not in values
     return is_work and not forgotten_mask(local.examples, local.tombstones).any()
@@ -157,7 +156,7 @@ def _and_measured(work: RecordDict, message: Message, local: ClientWork) -> Reco
 
 
 def record_past(message: Message, memory: ClientMemory) -> dict[str, Any]:
-    """Return a message's values; keep in `memory` what it says about the past."""
+    """Return a message's values; keep in `memory` its tombstones, its answers to requests and the site's problem."""
     values = told_values(message.content)
     memory.confirm(values.get("answers", {}))
     memory.note_problem(str(values.get(PROBLEM, "")))

@@ -5,6 +5,7 @@ app = make_client_app(make_task, load_site)
 
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,18 +15,12 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from client.answering import Handler
 from client.answering import answer as answer_message
-from client.handlers import handle_whoami
-from client.session import HANDLERS as IN_SESSIONS
-from client.session import handle_session
-from client.sites import SiteLoader
+from client.handlers import HANDLERS
+from client.site_work import SiteCache, SiteLoader
 from flower_unlearning_names import refuse_shadows
 from strategies import built_in
-from strategies.messages import SESSION, WHOAMI
 from strategies.settings.task_source import LoadSite, MakeTask, TaskSource
 from unlearning.runtime.durable_files import keep_private
-
-HANDLERS: dict[str, Handler] = {**IN_SESSIONS, SESSION: handle_session, WHOAMI: handle_whoami}
-"""What answers a message of each type."""
 
 
 def make_client_app(make_task: MakeTask, load_site: LoadSite, *, table: str | None = None) -> ClientApp:
@@ -70,7 +65,7 @@ def keep_files_private(message: Message, context: Context, call_next: ClientAppC
 def end_at_sigterm(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Let SIGTERM end this message's process as SIGKILL does, after which Flower gives the message up in a minute.
 
-    By Flower's own handler the process takes its leave without an answer, and its SuperNode waits for one for good.
+    With Flower's own handler the process ends without an answer, and its SuperNode waits for one without end.
     """
     if Path(sys.argv[0]).name == "flwr-clientapp":  # not in a simulation, whose processes are Ray's
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -85,3 +80,21 @@ def _answer_by(handle: Handler, sites: SiteLoader) -> Callable[[Message, Context
 
 
 app = make_client_app(built_in.make_task, built_in.load_site, table=built_in.NO_TABLE)
+
+
+def clients_in_process() -> Callable[[Message, Context], Message]:
+    """Return what answers as `app` does, for the nodes of one federation; make one for each.
+
+    Flower starts a process for every message on a deployment, which loads the data it needs. Where clients answer in
+    the caller's process (`strategies.in_process_grid`), each keeps its data loaded from one message to the next.
+    """
+    loader = SiteLoader(built_in.SOURCE, built_in.load_site)
+    sites: defaultdict[int, SiteCache] = defaultdict(lambda: SiteCache(loader))
+
+    def answer(message: Message, context: Context) -> Message:
+        keep_private()
+        handle = HANDLERS[message.metadata.message_type]
+        content = answer_message(handle, message, context, sites[context.node_id])
+        return Message(content, reply_to=message)
+
+    return answer

@@ -8,10 +8,8 @@ from typing import Annotated
 
 import typer
 
-from client.commands import run_command
+from client.commands import StateDir, noise_app, run_command
 from client.memory import DirectoryMemory
-from client.noise_commands import StateDir
-from client.noise_commands import app as noise_app
 from client.worker.paths import WorkerPaths, default_directory
 from strategies.installation import CONFIG_DIR, STATE_ROOT, UNITS_DIR, Host
 from unlearning.errors import InvalidRequest
@@ -122,7 +120,7 @@ def setup(
     user: Annotated[str, typer.Option(help="Who owns the files; empty: whoever calls this.")] = "flower",
 ) -> None:
     """Make keys, settings and unit of this site's host; doing it again changes nothing."""
-    from client.setup import UNIT, Data, setup_site, take_answer
+    from client.site_setup import UNIT, Data, setup_site, take_answer
 
     host = Host(say=typer.echo, config_dir=config_dir, state_root=state_root, units_dir=units_dir, user=user)
     if answer is not None:
@@ -156,22 +154,11 @@ def node(
     no_worker: Annotated[
         bool, typer.Option("--no-worker", help="Flower's own way: a new Python for each message.")
     ] = False,
-    short_waits: Annotated[
-        bool,
-        typer.Option(
-            "--short-waits", help="Ask for messages more often while they come; by private names of Flower."
-        ),
-    ] = False,
 ) -> None:
     """Run `flower-supernode` with the arguments behind `--` and a warm worker that forks its messages' processes."""
-    from client.worker.node import run_node
+    from client.worker.supernode import run_node
 
-    if no_worker and short_waits:
-        raise typer.BadParameter(
-            "it takes the warm worker; leave --no-worker out.", param_hint="--short-waits"
-        )
-    places = None if no_worker else WorkerPaths(worker_dir)
-    raise typer.Exit(run_node(context.args, places, short_waits=short_waits))
+    raise typer.Exit(run_node(context.args, None if no_worker else WorkerPaths(worker_dir)))
 
 
 worker_app = typer.Typer(help="The warm worker that forks a process for each message.")
@@ -183,7 +170,7 @@ def worker(context: typer.Context, worker_dir: WorkerDir = _WORKER_DIR) -> None:
     """Run a worker until SIGTERM; `node` does this by itself."""
     context.obj = WorkerPaths(worker_dir)
     if context.invoked_subcommand is None:
-        from client.worker.server import serve
+        from client.worker.fork_server import serve
 
         serve(context.obj)
 
@@ -191,7 +178,7 @@ def worker(context: typer.Context, worker_dir: WorkerDir = _WORKER_DIR) -> None:
 @worker_app.command("status")
 def worker_status(context: typer.Context) -> None:
     """Say how many messages were forked, how many started cold, and why; ends with 1 where no worker answers."""
-    from client.worker.server import ask_status
+    from client.worker.fork_server import ask_status
 
     places: WorkerPaths = context.obj
     for reason, count in places.cold_starts().items():

@@ -61,10 +61,10 @@ class ContextMemory:
         """Do nothing: nothing was filed."""
 
     def note_samples(self, ids: Iterable[str]) -> None:
-        """Do nothing: nobody asks for them at a virtual site."""
+        """Do nothing: no command reads them at a virtual site."""
 
     def note_problem(self, text: str) -> None:
-        """Do nothing: nobody looks for it at a virtual site."""
+        """Do nothing: no command reads it at a virtual site."""
 
 
 class ContextStore:

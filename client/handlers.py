@@ -1,4 +1,8 @@
-"""What a client does with each message. All work is here, away from Flower's wiring in `client.app`."""
+"""What a client does with each message. All work is here, away from Flower's wiring in `client.app`.
+
+For shadow federations a client trains each model on its half of the examples, and computes what the models make of
+examples. It keeps nothing of them; data that was forgotten, or is withheld, takes no part in their training.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -7,31 +11,44 @@ from typing import Any
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 
-from client.answering import add_site_requests, message_handler, record_past
+from client.answering import Handler, add_site_requests, message_handler, record_past
 from client.last_answer import LastAnswer
-from client.measuring import measure
+from client.measurements import measure, measured_sets, sampling_generator
 from client.memory import memory_of
-from client.sites import Sites
-from client.work import ClientWork, client_id_of
+from client.site_work import ClientWork, SiteCache, Sites, client_id_of
 from strategies.messages import (
     CLIENT_ID,
+    MEASURE,
+    NOTICE,
     PART,
+    SESSION,
+    TRAIN,
+    UNLEARN,
+    WHOAMI,
     arrays_content,
     beside_the_model,
     by_preparation,
+    failure_values,
     instruction_of,
     name_for_preparations,
     reply_content,
+    told_values,
     vector_of,
 )
-from unlearning.errors import DataError
+from strategies.sessions.client_session import run_client_session
+from strategies.sessions.payloads import INVITATION, Invitation
+from strategies.shadow_rounds import FIT_SHADOWS, HELD_OUT, TRAIN_SHADOWS, shadow_arrays, shadow_models
+from strategies.tls_files import TlsFiles
+from unlearning.errors import DataError, FlowerUnlearningError, SessionError
 from unlearning.methods.method import ClientSite, Reply
 from unlearning.methods.preparation import LocalRound
 from unlearning.methods.registry import method_named
+from unlearning.parameters import Vector
 from unlearning.pseudonyms import is_keyed
 from unlearning.requests import Forget
-from unlearning.tasks.task import Examples, forgotten_mask, unknown_ids
+from unlearning.tasks.task import Examples, forgotten_mask, join, unknown_ids
 from unlearning.training import Trained, TrainingSettings, train
+from unlearning.verification.shadow_models import fit_models, train_models
 
 
 @message_handler
@@ -120,7 +137,7 @@ handle_measure = message_handler(measure)
 
 
 def handle_notice(message: Message, context: Context, sites: Sites) -> RecordDict:  # noqa: ARG001 - as all handlers
-    """Take in what every message says; neither data nor model is needed for that."""
+    """Keep what every message carries; neither data nor model is needed for that."""
     memory = memory_of(context)
     record_past(message, memory)
     LastAnswer(context).erase()
@@ -128,6 +145,109 @@ def handle_notice(message: Message, context: Context, sites: Sites) -> RecordDic
 
 
 def handle_whoami(message: Message, context: Context, sites: Sites) -> RecordDict:  # noqa: ARG001 - as all handlers
-    """Return which client this node says it is."""
+    """Return the client id that this node declares."""
     memory = memory_of(context)
     return add_site_requests(arrays_content({}, {"client-id": client_id_of(context)}), memory)
+
+
+@message_handler
+def handle_train_shadows(message: Message, local: ClientWork) -> RecordDict:
+    """Train every shadow model on the examples that belong to its number.
+
+    Raises:
+        DataError: this client was forgotten.
+    """
+    if local.memory.tombstones().everything:
+        raise DataError("This client was forgotten; it trains no more.")
+    models = shadow_models(message.content)
+    withheld = local.forget_named("withheld")
+    examples = local.examples_without(withheld)
+    if local.values.get(HELD_OUT):
+        forgotten = local.tombstones | withheld
+        held_out = local.held_out
+        examples = join(examples, held_out.select(~forgotten_mask(held_out, forgotten)))
+    trained = train_models(
+        local.task,
+        models,
+        examples,
+        TrainingSettings(**local.values["training"]),
+        seed=local.settings.seed,
+        holder=str(local.values.get(CLIENT_ID, local.client_id)),
+        number=local.server_round,
+    )
+    return arrays_content(shadow_arrays(trained, len(models)), {})
+
+
+@message_handler
+def handle_fit_shadows(message: Message, local: ClientWork) -> RecordDict:
+    """Compute what the shadow models make of the forgotten examples and of held-out ones, of each set a sample.
+
+    The sample and its handles are those of the measurements (`client.handlers.handle_measure`).
+
+    Raises:
+        DataError: this client was forgotten, and this does not belong to its deletion.
+    """
+    sets, models = measured_sets(local), shadow_models(message.content)
+    arrays: dict[str, NDArray[Any]] = {}
+    for name in ("forgotten", "test") if local.values.get(HELD_OUT) else ("forgotten",):
+        if name in sets:
+            arrays |= _fit(local, models, name, sets[name])
+    return arrays_content(arrays, {})
+
+
+def _fit(local: ClientWork, models: list[Vector], name: str, examples: Examples) -> dict[str, NDArray[Any]]:
+    fits = fit_models(
+        local.task,
+        models,
+        examples,
+        seed=local.settings.seed,
+        max_samples=int(local.values.get("samples", local.settings.attack_samples)),
+        generator=sampling_generator(local, name),
+    )
+    return {f"{name}.{key}": value for key, value in fits.to_arrays().items()}
+
+
+IN_SESSIONS: dict[str, Handler] = {
+    TRAIN: handle_train,
+    UNLEARN: handle_unlearn,
+    MEASURE: handle_measure,
+    NOTICE: handle_notice,
+    TRAIN_SHADOWS: handle_train_shadows,
+    FIT_SHADOWS: handle_fit_shadows,
+}
+"""What answers a message of each type that a session carries."""
+
+
+def handle_session(message: Message, context: Context, sites: Sites) -> RecordDict:
+    """Answer messages over one stream, until the server ends the session or something more is permanently forgotten.
+
+    The data is loaded once, and the process ends after the answer to a message with new tombstones, so that nothing of
+    what is forgotten stays in memory; the server invites the next process.
+    """
+    memory, cache = memory_of(context), SiteCache(sites)
+    known = memory.tombstones()
+
+    def answer(received: Message) -> RecordDict:
+        handler = IN_SESSIONS.get(received.metadata.message_type)
+        if handler is None:
+            error = SessionError(
+                f"There are no messages of type {received.metadata.message_type!r} in a session."
+            )
+            return arrays_content({}, failure_values(error))
+        return handler(received, context, cache)
+
+    try:
+        run_client_session(
+            Invitation.from_json(told_values(message.content).get(INVITATION, {})),
+            answer,
+            context.node_id,
+            is_over=lambda: memory.tombstones() != known,
+            tls=TlsFiles.from_settings(context.node_config),
+        )
+    except FlowerUnlearningError as exc:
+        return arrays_content({}, failure_values(exc))
+    return arrays_content({}, {})
+
+
+HANDLERS: dict[str, Handler] = {**IN_SESSIONS, SESSION: handle_session, WHOAMI: handle_whoami}
+"""What answers a message of each type that comes by Flower."""

@@ -1,7 +1,7 @@
 """What a client must remember beyond one message: tombstones, and requests filed at its own site.
 
 On a deployment this is the client's own state directory (`--node-config 'state-dir="…"'`): it outlives
-runs and restarts, and whoever operates the server cannot talk a client out of it. Without one
+runs and restarts, and no operator of the server can make a client forget it. Without one
 (simulation) it is Flower's `context.state`, which lives as long as the run.
 
     state-dir/tombstones.json     what may never be trained on again; sample ids as keyed hashes
@@ -13,7 +13,7 @@ runs and restarts, and whoever operates the server cannot talk a client out of i
     state-dir/kept/METHOD/...     what methods keep here from round to round (`unlearning.runtime.stores`)
     state-dir/last-answer         the last answer, in case it is lost on its way (`client.last_answer`)
     state-dir/version             of the program (`unlearning.protocol`); an older one does not touch the directory
-    state-dir/planted-noise.npz   noise that the owner planted, noise-scores.json what it says (`client.planted_noise`)
+    state-dir/planted-noise.npz   noise that the owner planted, noise-scores.json its scores (`client.planted_noise`)
 
 When something more of the client's own is forgotten, all that methods keep here and the last answer are erased: they
 were computed from that.
@@ -21,13 +21,12 @@ were computed from that.
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import uuid4
 
-from strategies.site_requests import SITE_REQUEST_BYTES, SITE_REQUESTS
 from unlearning.errors import CheckpointError, InvalidRequest
 from unlearning.gdpr import NOTHING_GIVEN, Particulars
 from unlearning.protocol import VERSION_FILE, claim_directory
@@ -36,6 +35,7 @@ from unlearning.requests import NOTHING, Forget, Target
 from unlearning.runtime.durable_files import close_state, write_atomically
 from unlearning.runtime.json_codec import from_plain, to_plain
 from unlearning.runtime.stores import DirectoryStore, Store
+from unlearning.untrusted import SITE_REQUEST_BYTES, SITE_REQUESTS
 
 if TYPE_CHECKING:
     from flwr.app import Context
@@ -60,6 +60,8 @@ _OURS = (
 )
 """What this program keeps in a client's or a peer's state directory."""
 
+_Kept = TypeVar("_Kept")
+
 
 class ClientMemory(Protocol):
     """The memory of a client; every change is durable when the call returns."""
@@ -80,7 +82,7 @@ class ClientMemory(Protocol):
         """Return the requests that the server has not confirmed, oldest first."""
 
     def confirm(self, answers: Mapping[str, str]) -> None:
-        """Take note of what the server says became of the requests with these keys."""
+        """Take note of the server's answers to the requests with these keys."""
 
     def note_samples(self, ids: Iterable[str]) -> None:
         """Take note of the samples that this client may use."""
@@ -102,15 +104,7 @@ class DirectoryMemory:
         Raises:
             CheckpointError: the file is damaged; training on would break a promise.
         """
-        path = self._directory / "tombstones.json"
-        if not path.exists():
-            return NOTHING
-        try:
-            return from_plain(Forget, json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, AttributeError, TypeError) as exc:
-            raise CheckpointError(
-                f"{path} is damaged ({exc}). Restore it from a backup; this client does not train until then."
-            ) from exc
+        return self._load("tombstones.json", lambda text: from_plain(Forget, json.loads(text)), NOTHING)
 
     def keys(self) -> tuple[bytes, ...]:
         """Return the keys under which ids are hashed.
@@ -118,12 +112,15 @@ class DirectoryMemory:
         Raises:
             CheckpointError: the file is damaged; no sample that was forgotten could be found any more.
         """
-        path = self._directory / "subject-keys"
+        return self._load("subject-keys", lambda text: tuple(map(bytes.fromhex, text.splitlines())), ())
+
+    def _load(self, name: str, parse: Callable[[str], _Kept], nothing: _Kept) -> _Kept:
+        path = self._directory / name
         if not path.exists():
-            return ()
+            return nothing
         try:
-            return tuple(bytes.fromhex(line) for line in path.read_text(encoding="ascii").splitlines())
-        except ValueError as exc:
+            return parse(path.read_text(encoding="utf-8"))
+        except (ValueError, AttributeError, TypeError) as exc:
             raise CheckpointError(
                 f"{path} is damaged ({exc}). Restore it from a backup; this client does not train until then."
             ) from exc
@@ -162,9 +159,7 @@ class DirectoryMemory:
             InvalidRequest: it is too large to travel.
         """
         key = uuid4().hex
-        count = len(list((self._directory / "outbox").glob("*.json"))) + len(
-            list((self._directory / "sent").glob("*.json"))
-        )
+        count = sum(len(list((self._directory / name).glob("*.json"))) for name in ("outbox", "sent"))
         request = {
             "key": key,
             "number": count,
@@ -187,7 +182,7 @@ class DirectoryMemory:
         return self._read("sent")
 
     def confirm(self, answers: Mapping[str, str]) -> None:
-        """Move the answered requests out of the outbox, and write down what has become of earlier ones."""
+        """Move the answered requests out of the outbox, and write down newer answers to earlier ones."""
         for key, answer in answers.items():
             path = self._directory / "outbox" / f"{Path(key).name}.json"
             if path.exists():
@@ -220,14 +215,14 @@ class DirectoryMemory:
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
     def sample_ids(self) -> list[str] | None:
-        """Return the ids of the samples that this client may use; None before it was asked anything."""
+        """Return the ids of the samples that this client may use; None before its first message."""
         path = self._directory / SAMPLE_IDS
         return path.read_text(encoding="utf-8").splitlines() if path.exists() else None
 
     def _read(self, folder: str) -> list[dict[str, Any]]:
         paths = (self._directory / folder).glob("*.json")
         found: list[dict[str, Any]] = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-        return sorted(found, key=lambda request: (request.get("number", 0), request.get("key", "")))
+        return sorted(found, key=lambda request: (request["number"], request["key"]))
 
 
 @cache
@@ -261,23 +256,12 @@ def memory_of(context: "Context") -> ClientMemory:
 
 
 def requests_to_send(memory: ClientMemory) -> list[dict[str, Any]]:
-    """Return the requests to send with the next answer: the oldest, as many as one message and the server take.
-
-    One that is too large to travel at all, as an earlier version let in, is answered here.
-    """
-    waiting = memory.outbox()
-    sizes = {filed["key"]: _size(filed) for filed in waiting}
-    memory.confirm(
-        {key: f"refused: {_TOO_LARGE}" for key, size in sizes.items() if size > SITE_REQUEST_BYTES}
-    )
+    """Return the requests to send with the next answer: the oldest, up to the limits of a message and the server."""
     room = SITE_REQUEST_BYTES
     chosen: list[dict[str, Any]] = []
-    for filed in waiting:
-        size = sizes[filed["key"]]
-        if size > SITE_REQUEST_BYTES:
-            continue
-        room -= size
-        if room < 0 or len(chosen) == SITE_REQUESTS:
+    for filed in memory.outbox()[:SITE_REQUESTS]:
+        room -= _size(filed)
+        if room < 0:
             break
         chosen.append(filed)
     return chosen

@@ -1,10 +1,10 @@
-"""Noise that a data owner planted in its own data, and what it says of each model that this site is asked to measure.
+"""Noise that a data owner planted in its own data, and its score for each model that this site measures.
 
     state-dir/planted-noise.npz    clean examples and the noise added to them; it never leaves the site
     state-dir/noise-scores.json    of each model that was measured here: round, hash, Gaussian Unlearning Score
 
 A deletion measures the model before, the unlearned one and those of recovery at the site that is forgotten too, so its
-owner has the scores of the federation's own models without asking anybody, and the hashes are those of the certificate.
+owner has the scores of the federation's own models without a request, and the hashes are those of the certificate.
 """
 
 import json
@@ -48,7 +48,7 @@ def plant_in_file(
 ) -> int:
     """Write `OUTPUT/train.npz` with noise in a share of the examples of `source`, and keep the noise in `state_dir`.
 
-    seed: of the noise; without it nobody can draw it again. Returns the number of examples that were changed.
+    seed: of the noise; without it the noise cannot be drawn again. Returns the number of examples that were changed.
 
     Raises:
         DataError: the file lacks something, its inputs are no floating-point numbers, or noise was planted before.
@@ -83,7 +83,7 @@ def plant_in_file(
 
 
 def note_score(node_config: Mapping[str, Any], task: Task, model: Vector, number: int) -> None:
-    """Write down what the planted noise says of the model (d,) of round `number`; nothing where none was planted.
+    """Write down the planted noise's score for the model (d,) of round `number`; nothing where none was planted.
 
     Whatever goes wrong here is logged only: the server's measurement does not depend on it.
     """
@@ -98,7 +98,7 @@ def note_score(node_config: Mapping[str, Any], task: Task, model: Vector, number
         score = NoiseScore(round=number, model=digest, mean=found.mean, z=found.z, p_value=found.p_value)
         write_atomically(directory / SCORES, json.dumps(to_plain([*known, score]), indent=1).encode())
     except Exception:  # noqa: BLE001 - whatever it is, the server gets its measurement
-        _log.exception("The noise planted at this site says nothing of the model of round %d.", number)
+        _log.exception("The noise planted at this site has no score for the model of round %d.", number)
 
 
 def read_scores(state_dir: Path) -> list[NoiseScore]:
@@ -113,7 +113,9 @@ def read_scores(state_dir: Path) -> list[NoiseScore]:
     try:
         return from_plain(list[NoiseScore], json.loads(path.read_text(encoding="utf-8")))
     except ValueError as exc:
-        raise DataError(f"{path} is damaged ({exc}). Move it away; models to come are scored anew.") from exc
+        raise DataError(
+            f"{path} is damaged ({exc}). Move it away; models from now on are scored again."
+        ) from exc
 
 
 def _arrays_of(examples: Examples) -> dict[str, NDArray[Any]]:

@@ -20,7 +20,7 @@ refuse_shadows()
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs PyTorch when it is asked for: the command line does not."""
+    """Import what needs PyTorch on first use: the command line does without."""
     if name in __all__:
         from server import app
 

@@ -39,18 +39,18 @@ from server.federation.scripted_requests import parse_requests
 from server.federation.shadow_federations import ShadowFederations
 from server.federation.shadow_store import ShadowStore
 from server.federation.state import FederationState
-from server.ledger import Ledger, LedgerWriter
+from server.ledger import Ledger
 from server.operations.logs import log_to_flower
-from server.operations.restore_steps import refuse_half_restored
 from server.state_directory.files import (
     CHECKPOINTS,
     KEPT,
+    NOISE_SECRET,
     SETTINGS_FILE,
     erase_unfinished,
     private_state,
+    refuse_half_restored,
 )
 from server.state_directory.ledger_address import ledger_of_run
-from server.state_directory.noise_secret import make_noise_secret
 from server.state_directory.subject_key import subject_keys
 from strategies import built_in
 from strategies.fedavg import FedAvg
@@ -60,6 +60,7 @@ from strategies.sessions.endpoint import Endpoint
 from strategies.sessions.session_grid import SessionGrid
 from strategies.settings.run_config import RunSettings
 from strategies.settings.task_source import LoadTest, MakeTask, TaskSource
+from unlearning.certified.secret_noise import noise_secret
 from unlearning.errors import AppError, ConfigurationError, Fenced
 from unlearning.methods.costs import training_flops
 from unlearning.methods.eligibility import FederationProfile
@@ -200,15 +201,16 @@ def open_federation(grid: Grid, run: AppRun, *, run_id: int) -> Iterator[Federat
         fedavg = FedAvg(run.task, settings, Roster(timeout_s=settings.round_timeout_s), plan)
         task = fedavg.task
         token = ledger.acquire_fence(f"{gethostname()}:{os.getpid()} run {run_id}", now=_now())
-        writer = LedgerWriter(ledger, token, _now)
+        writer = ledger.live(token, _now)
         erase_unfinished(state_dir)
-        clients = Clients(grid=sessions or grid, fedavg=fedavg, writer=writer)
+        clients = Clients(grid=sessions or grid, fedavg=fedavg, ledger=ledger, writer=writer)
         test_set = ServerTestSet(task, run.test, settings)
         yield FederationContext(
             settings=settings,
             task=task,
             federation=_profile(settings, task, run.test),
             state_dir=state_dir,
+            ledger=ledger,
             writer=writer,
             clients=clients,
             test_set=test_set,
@@ -230,7 +232,9 @@ def _prepare_directory(run: AppRun, run_id: int) -> Path:
     state_dir = state_directory(run.settings, run_id)
     refuse_half_restored(state_dir)
     private_state(state_dir)
-    make_noise_secret(state_dir)
+    noise_secret(
+        state_dir / NOISE_SECRET
+    )  # made before there is anything to copy, so every copy has the same one
     return state_dir
 
 

@@ -24,14 +24,13 @@ from dataclasses import asdict, replace
 from logging import getLogger
 
 from server.deletion import queue, steps
-from server.deletion.failed_attempt import finish_giving_up
 from server.deletion.privacy_account import announce_account
+from server.deletion.steps import finish_abandoning
 from server.federation.context import FederationContext
-from server.federation.round_log import RoundResult
 from server.federation.scripted_requests import ScriptedRequest
-from server.federation.state import FederationState, Phase
-from server.federation.step import Move, RoundDone, Step
-from server.requests.admission import FEDERATION, admit
+from server.federation.state import FederationState, Move, Phase, RoundDone, RoundResult, Step
+from server.ledger import FEDERATION
+from server.requests.admission import admit
 from unlearning.errors import IllegalMove, RequestError, TrainingFailed
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.requests import DeletionRequest, Status
@@ -109,7 +108,7 @@ class LiveLoop:
             context.records.record(step.round.result, step.round.kind, step.round.request_ids)
         moved = self._move(step) if step.ledger_first else []
         if step.state is not self._saved:
-            saved = replace(step.state, event_sequence=context.ledger.last_event_sequence())
+            saved = replace(step.state, event_sequence=context.ledger.events.last_sequence())
             context.checkpoints.save(saved, token=writer.token)
             self._saved = step.state
         if not step.ledger_first:
@@ -136,19 +135,19 @@ class LiveLoop:
         """
         ledger = self._context.ledger
         self._saved = None  # what is on disk may be of another process
-        verdict = finish_giving_up(self._context, state)
+        verdict = finish_abandoning(self._context, state)
         if verdict is not None:
             self.commit(verdict)
             state = verdict.state
         own = () if state.deletion is None else state.deletion.request_ids
         moves = [
             Move(request_id=one.id, to=Status.SCHEDULED, reason="the server stopped before it had begun")
-            for one in ledger.list_requests(statuses=(Status.UNLEARNING,))
+            for one in ledger.requests.select(statuses=(Status.UNLEARNING,))
             if one.id not in own
         ]
         if state.phase is not Phase.UNLEARNING:
             for request_id in own:
-                moves += _ways_to(state.phase, request_id, ledger.get(request_id).status)
+                moves += _ways_to(state.phase, request_id, ledger.requests.get(request_id).status)
         self.commit(Step(state=state, moves=tuple(moves), ledger_first=True))
         return state
 
@@ -189,7 +188,7 @@ class LiveLoop:
             self.commit(shadows)
             return state
         if context.settings.rounds and state.training_rounds >= context.settings.rounds:
-            waiting = context.ledger.list_requests(statuses=(Status.RECEIVED, Status.SCHEDULED))
+            waiting = context.ledger.requests.select(statuses=(Status.RECEIVED, Status.SCHEDULED))
             for request in waiting:
                 _log.warning(
                     "Request %s (%s) still waits; it will be served when the federation runs again.",
@@ -231,11 +230,16 @@ class LiveLoop:
     def _claim(self, state: FederationState) -> list[DeletionRequest]:
         context = self._context
         moves, notes = queue.to_claim(
-            context.ledger, context.settings, set(context.clients.online()), self._noted
+            context.ledger,
+            context.settings,
+            set(context.clients.online()),
+            self._noted,
+            now=context.writer.now(),
         )
         if not (moves or notes):
             return []
-        return self.commit(Step(state=state, moves=tuple(moves), notes=tuple(notes), overtakable=True))
+        step = Step(state=state, moves=tuple(moves), notes=tuple(notes), overtakable=True)
+        return [request for request in self.commit(step) if request.status is Status.UNLEARNING]
 
     def _file_scripted(self, training_rounds: int) -> None:
         context = self._context
@@ -244,7 +248,7 @@ class LiveLoop:
             if (
                 scripted.at > training_rounds
                 or key in self._refused
-                or context.ledger.find(key, by) is not None
+                or context.ledger.requests.find(key, by) is not None
             ):
                 continue
             try:

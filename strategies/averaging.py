@@ -1,30 +1,45 @@
 """How the answers of a round become one model: the mean, with bounds on what one client may do to it."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
-from strategies.influence import FEWEST, LOSS_SLACK, MOST_TRIED, Excess, Judge, agrees, excess, influences
-from strategies.round_plan import RoundOutcome, RoundRules
+from strategies.round_plan import RoundOutcome
+from strategies.round_rules import RoundRules
+from strategies.update_limits import FEWEST, Excess, Limits, agrees, excess, influences
 from unlearning.methods.method import Reply
 from unlearning.parameters import Vector
 
 Models = Mapping[str, tuple[int, Vector]]
 """The weight and the local model of each client."""
 
+LOSS_SLACK = 0.01
+"""The test loss of one more honest client may be higher by this share by chance."""
+MOST_TRIED = 32
+"""The most clients of a rejected round that are left out in turn, those with the most influence: each costs a test."""
+
+
+class Judge(Protocol):
+    """What the server's own test examples say of a round's model."""
+
+    def loss(self, model: Vector) -> float | None:
+        """Return the loss on the test examples; None where there are none."""
+
+    def problem(self, model: Vector) -> str:
+        """Say why the model may not be committed; empty if it may."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Averaging:
     """How a round is averaged.
 
-    before: the global model (d,). factor: the setting `max-influence-factor`.
-    allowed: clients whose counts an operator allows. judge: what the server says of models, if it says anything.
+    combine: makes one model of the local ones. judge: what the server says of models, if it says anything.
     """
 
-    before: Vector
+    combine: Callable[[Models], Vector]
     rules: RoundRules
-    factor: float
-    allowed: Collection[str]
+    limits: Limits
     judge: Judge | None = None
 
     def outcome(self, entering: Mapping[str, Reply], changes: Mapping[str, Vector]) -> RoundOutcome:
@@ -35,15 +50,17 @@ class Averaging:
         if not entering:
             return RoundOutcome()
         models: Models = {client: (reply.num_examples, reply.vector) for client, reply in entering.items()}
-        model = self.rules.combine(self.before, models)
+        model = self.combine(models)
         held_back: dict[str, str] = {}
         refused: dict[str, str] = {}
         culprit = ""
-        if self.rules.averages and (over := excess(influences(_counts(models), changes), self.factor)):
+        if self.rules.averages and (
+            over := excess(influences(_counts(models), changes), self.limits.influence_factor)
+        ):
             reason = self._why_held_back(over, models, changes, model)
             if reason:
                 models = _reduced(models, over)
-                model = self.rules.combine(self.before, models)
+                model = self.combine(models)
                 (held_back if over.client in models else refused)[over.client] = reason
         problem = self._problem(model)
         if problem and (found := self._without_one(models, changes)):
@@ -73,15 +90,13 @@ class Averaging:
         """Say why a client with too much influence does not count in full; empty where it does."""
         why = ""
         # The model of all is measured last, for the test set remembers that one.
-        others = (
-            None if self.judge is None else self.rules.combine(self.before, _without(models, over.client))
-        )
+        others = None if self.judge is None else self.combine(_without(models, over.client))
         without = None if self.judge is None or others is None else self.judge.loss(others)
         loss = None if self.judge is None or without is None else self.judge.loss(model)
         if without is not None and loss is not None and math.isfinite(without):
             if not loss <= without + LOSS_SLACK * abs(without):
                 why = f"the test loss is {loss:.4g} with it and {without:.4g} without it"
-        elif over.client not in self.allowed and not agrees(over.client, _counts(models), changes):
+        elif over.client not in self.limits.counts.own and not agrees(over.client, _counts(models), changes):
             why = "its change does not point where those of the others point"
         return why and (
             f"Its influence is {over.influence / over.bound:.3g} times the bound of max-influence-factor, and {why}."
@@ -94,7 +109,7 @@ class Averaging:
         found = influences(_counts(models), {client: changes[client] for client in models})
         passing: list[tuple[float, str, Vector]] = []
         for client in sorted(found, key=lambda name: (-found[name], name))[:MOST_TRIED]:
-            model = self.rules.combine(self.before, _without(models, client))
+            model = self.combine(_without(models, client))
             if not self._problem(model):
                 loss = None if self.judge is None else self.judge.loss(model)
                 passing.append((math.inf if loss is None else loss, client, model))
@@ -113,7 +128,7 @@ def _without(models: Models, client: str) -> Models:
 
 
 def _reduced(models: Models, over: Excess) -> Models:
-    """Return the models with a weight for the client that is over its bound that brings it there; without it at 0."""
+    """Return the models with a smaller weight for the client over its bound, or without it where none is left."""
     count, vector = models[over.client]
     kept = int(count * over.bound / over.influence)
     return {**models, over.client: (kept, vector)} if kept else _without(models, over.client)

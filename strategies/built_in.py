@@ -10,7 +10,7 @@ from unlearning import tasks
 from unlearning.tasks import Examples, Site, Task, TaskSettings
 
 NO_TABLE = ""
-"""The built-in tasks' settings stand beside those of the federation."""
+"""The built-in tasks' settings are among those of the federation."""
 
 
 def make_task(settings: Settings) -> Task:

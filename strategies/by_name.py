@@ -1,13 +1,14 @@
 """Every registered method as a Flower strategy with a name of its own, such as `PUFSpecial(targets, fedavg)`.
 
-The classes are made from the registry, so a new method has one without being named here. Its name is the method's, in
-the letters of its title: `puf-special` with the title `PUF-Special` is `PUFSpecial`.
+The classes are made from the registry, so a method that is installed has one as well; `strategies` names those of the
+project. A class's name is the method's, in the letters of its title: `puf-special` with the title `PUF-Special` is
+`PUFSpecial`.
 """
 
 import re
 from collections.abc import Iterable, Mapping
-from inspect import Parameter, Signature
-from typing import Any
+from inspect import Parameter, Signature, signature
+from typing import Any, ClassVar
 
 from strategies.fedavg import FedAvg
 from strategies.unlearning_strategy import UnlearningStrategy
@@ -16,7 +17,22 @@ from unlearning.methods.registry import METHODS, checked
 from unlearning.requests import Target
 
 
-def strategies_by_name() -> Mapping[str, type[UnlearningStrategy]]:
+class MethodStrategy(UnlearningStrategy):
+    """Forget `targets` by the class's method, with its `parameters`, then recover by `fedavg`.
+
+    Raises:
+        UnsupportedRequest: the method cannot serve one of the targets.
+        InvalidRequest: a parameter is unknown or out of range.
+    """
+
+    of_class: ClassVar[Method]
+
+    def __init__(self, targets: Iterable[Target], fedavg: FedAvg, **parameters: Any) -> None:
+        wanted = tuple(targets)
+        super().__init__(self.of_class, wanted, fedavg, parameters=checked(self.of_class, wanted, parameters))
+
+
+def strategies_by_name() -> Mapping[str, type[MethodStrategy]]:
     """Return the strategy class of each registered method, by the name of the class."""
     return {class_name(method): _strategy_class(method) for method in METHODS.values()}
 
@@ -29,23 +45,12 @@ def class_name(method: Method) -> str:
     return "".join(word[0].upper() + word[1:] for word in spelled)
 
 
-def _strategy_class(method: Method) -> type[UnlearningStrategy]:
-    def __init__(  # noqa: N807 - it becomes one
-        self: UnlearningStrategy, targets: Iterable[Target], fedavg: FedAvg, **parameters: Any
-    ) -> None:
-        wanted = tuple(targets)
-        UnlearningStrategy.__init__(
-            self, method, wanted, fedavg, parameters=checked(method, wanted, parameters)
-        )
-
+def _strategy_class(method: Method) -> type[MethodStrategy]:
     fields = method.Parameters.model_fields
+    shown = signature(MethodStrategy).parameters
     own = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=field.get_default(), annotation=field.annotation)
         for name, field in fields.items()
-    ]
-    given = [
-        Parameter("targets", Parameter.POSITIONAL_OR_KEYWORD, annotation=Iterable[Target]),
-        Parameter("fedavg", Parameter.POSITIONAL_OR_KEYWORD, annotation=FedAvg),
     ]
     described = "".join(
         f"    {name}: {field.description or field.annotation}; {field.get_default()!r}, if not given.\n"
@@ -53,10 +58,10 @@ def _strategy_class(method: Method) -> type[UnlearningStrategy]:
     )
     return type(
         class_name(method),
-        (UnlearningStrategy,),
+        (MethodStrategy,),
         {
-            "__init__": __init__,
-            "__signature__": Signature([*given, *own]),
+            "of_class": method,
+            "__signature__": Signature([shown["targets"], shown["fedavg"], *own]),
             "__module__": __name__,
             "__doc__": f"Forget `targets` by {method.info.title}, then recover by `fedavg`.\n\n"
             f"    Source: {method.info.source}.\n\n{described}",

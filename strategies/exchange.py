@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import count
 from logging import getLogger
 from typing import Any, TypeVar
 
@@ -18,23 +19,21 @@ from strategies.fetching import LOST_S, SLOWEST_LINK, CountingGrid, Fetched, Fet
 from strategies.messages import LASTING, PEAK_MEMORY, WHOAMI, Json, count_bytes, values_of, with_content
 from unlearning.errors import UpdateRefused, VersionMismatch
 from unlearning.protocol import PROTOCOL, check_protocol
+from unlearning.runtime.growing_pause import GrowingPause
 from unlearning.runtime.peak_memory import Memory
 from unlearning.untrusted import as_line, reason_of
 
 _log = getLogger(__name__)
 
-PAUSE_SHARE, SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 0.05, 0.5
+_LOOKS = GrowingPause(first_s=0.05, longest_s=0.5, factor=1.1)
+"""Between two looks at the SuperLink, which cost it processor time: about a tenth of the time waited so far."""
 NO_ANSWER = "no answer within"
 """How the reason begins where a client let a deadline pass."""
-REFUSED = 1000
-"""The code of an error that stands for an answer that came and was thrown away."""
 MAX_REPEATS = 2
-"""So often an answer that is lost on its way is asked for again."""
-LOST = 1001
-"""The code of an error that stands for an answer that came in part; Flower's own is `MESSAGE_UNAVAILABLE`."""
-UNABLE = 1002
-"""The code of an error that stands for a client that can take part in nothing."""
-
+"""How often an answer that is lost on its way is asked for again."""
+REFUSED, LOST, UNABLE = 1000, 1001, 1002
+"""Codes of errors: the answer came and was thrown away; it came in part (Flower's own is `MESSAGE_UNAVAILABLE`); the
+client can take part in nothing."""
 
 _Sent = TypeVar("_Sent")
 _Read = TypeVar("_Read")
@@ -45,7 +44,7 @@ class Failure:
     """Why a client gave no usable answer; the reason becomes one printable line, for it may be the client's words.
 
     is_final: asking again cannot help. is_refusal: there was an answer, and it was thrown away.
-    is_lasting: the client can do nothing of what it is asked until its program or its set-up changes.
+    is_lasting: the client cannot take part until its program or its set-up changes.
     """
 
     reason: str
@@ -62,10 +61,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """What came of an exchange. Bytes are payloads: records as Flower counts them.
+    """The result of an exchange. Bytes are payloads: records as Flower counts them.
 
     values: the JSON of each answer, by client.
-    refused: answers that were thrown away, and why, by client, or by node where it was nobody's turn.
+    refused: answers that were thrown away, and why, by client, or by node where it was no client's turn.
     asked_again: how often, by client, because the answer was lost on its way.
     """
 
@@ -108,7 +107,7 @@ def read_each(
 
 @dataclass(slots=True)
 class _Collected:
-    """What has come of an exchange so far, by client.
+    """The state of an exchange, by client.
 
     waiting: the client by the id of each message that it has not answered.
     spare: the ids of messages whose client has answered another one; their answers may come, too.
@@ -149,11 +148,10 @@ class _Collected:
             return
         answered = reply.metadata.reply_to_message_id
         client = self.waiting.pop(answered, None)
-        if client is None and answered in self.spare:
-            self.spare.remove(answered)
-            return
         if client is None:
-            self.refused[f"node {reply.metadata.src_node_id}"] = "It answers no open message."
+            if answered not in self.spare:
+                self.refused[f"node {reply.metadata.src_node_id}"] = "It answers no open message."
+            self.spare.discard(answered)
             return
         if reply.has_error() and reply.error.code in (LOST, ErrorCode.MESSAGE_UNAVAILABLE):
             if client not in self.waiting.values():
@@ -220,13 +218,12 @@ def exchange(
     An error reply's source node may be the SuperLink itself (the SuperNode was killed), so replies
     are matched by the message they answer. An answer to no open message (replayed), from another node than
     the one asked, of another round or that cannot be read is refused; one that was lost on its way is asked for again.
-    Pauses between two looks at the SuperLink are a tenth of the time waited so far: each look costs it processor time.
-    A `CountingGrid` wakes up by itself.
+    A `CountingGrid` ends the pause between two looks by itself.
     """
     started = time.monotonic()
     counting = grid if isinstance(grid, CountingGrid) else None
     before = (counting.bytes_sent, counting.bytes_received) if counting else (0, 0)
-    found = _Collected(messages)
+    found, looks = _Collected(messages), count(1)
     found.send(grid, messages)
     largest = max((count_bytes(message.content) for message in messages.values()), default=0)
     with closing(Fetches(grid, lambda: LOST_S + largest / SLOWEST_LINK)) as fetches:
@@ -239,9 +236,7 @@ def exchange(
             if not found.waiting:
                 break
             meanwhile()
-            waited = time.monotonic() - started
-            pause = min(max(waited * PAUSE_SHARE, SHORTEST_PAUSE_S), LONGEST_PAUSE_S, timeout_s)
-            (counting.wait if counting else time.sleep)(pause)
+            (counting.wait if counting else time.sleep)(min(_LOOKS.after(next(looks)), timeout_s))
     for client in {*found.waiting.values(), *found.lost}:
         found.failures[client] = Failure(f"{NO_ANSWER} {timeout_s:g} s")
     for client, reason in sorted(found.failures.items()):
@@ -261,7 +256,7 @@ def exchange(
 
 
 def reported_failure(values: Mapping[str, Any]) -> Failure | None:
-    """Say why a client says that it could not do its work, if that is what it answers."""
+    """Return why a client reports that it could not do its work, if it does."""
     if "error" not in values:
         return None
     return Failure(
@@ -272,7 +267,7 @@ def reported_failure(values: Mapping[str, Any]) -> Failure | None:
 
 
 def read_values(content: RecordDict) -> Json | Failure:
-    """Read the JSON of a client's answer; or why the client could not do its work, by its version or as it says.
+    """Read the JSON of a client's answer; or why the client could not do its work, by its version or its report.
 
     Raises:
         UpdateRefused: it is malformed.
@@ -295,17 +290,11 @@ def _unpack(reply: Message, asked: Message) -> tuple[Json, int] | Failure:
         reason = reply.error.reason or f"error code {reply.error.code}"
         code = reply.error.code
         return Failure(reason, is_refusal=code == REFUSED, is_lasting=code == UNABLE)
-    if mismatch := _mismatch(reply, asked):
-        raise UpdateRefused(mismatch)
+    found, wanted = reply.metadata, asked.metadata
+    if found.src_node_id != wanted.dst_node_id:
+        raise UpdateRefused(f"Node {found.src_node_id} answers in its place.")
+    if found.group_id != wanted.group_id:
+        raise UpdateRefused(f"It belongs to round {found.group_id}, not {wanted.group_id}.")
     is_whoami = asked.metadata.message_type == WHOAMI  # which every version answers
     values = values_of(reply.content) if is_whoami else read_values(reply.content)
     return values if isinstance(values, Failure) else (values, count_bytes(reply.content))
-
-
-def _mismatch(reply: Message, asked: Message) -> str:
-    """Say why `reply` cannot be the answer to `asked`; empty if it can."""
-    if reply.metadata.src_node_id != asked.metadata.dst_node_id:
-        return f"Node {reply.metadata.src_node_id} answers in its place."
-    if reply.metadata.group_id != asked.metadata.group_id:
-        return f"It belongs to round {reply.metadata.group_id}, not {asked.metadata.group_id}."
-    return ""

@@ -23,12 +23,12 @@ from unlearning.untrusted import reason_of
 _log = getLogger(__name__)
 
 MAX_PULLS = 64
-"""Of one look for answers. Up to so many clients are each asked for alone, so that what one sent, even if Flower itself
-cannot read it, takes no other's answer with it."""
+"""Of one look for answers. Up to this number each client is looked up alone, so that what one sent, even if Flower
+itself cannot read it, takes no other's answer with it."""
 LOST_S, SLOWEST_LINK = 30.0, 125_000
-"""An answer whose body is not there so many seconds after its head, and a second for so many bytes more, is lost."""
+"""An answer whose body is not there `LOST_S` after its head, and a second more for `SLOWEST_LINK` bytes, is lost."""
 SLOW_S = 2.0
-"""A SuperLink that takes so long to say who is online is what keeps answers from coming."""
+"""If the SuperLink takes this long to list the nodes online, it is the cause of the delay itself."""
 _LOOK_S = 1.0  # how long a look is waited for; one without a stuck answer takes milliseconds
 
 _LINK_ERRORS = (OSError, httpx.HTTPError)
@@ -75,7 +75,7 @@ class _Look:
 class Fetches:
     """The looks for answers of one Grid; several may be under way, each at other messages.
 
-    lost_s: after so long a look's answer is lost. A `CountingGrid` never lets itself be waited for.
+    lost_s: seconds after which a look's answer is lost. A `CountingGrid` never blocks.
     """
 
     def __init__(self, grid: Grid, lost_s: Callable[[], float] = lambda: LOST_S) -> None:

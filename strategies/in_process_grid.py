@@ -12,6 +12,7 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.config import flatten_dict
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid, ServerApp
@@ -148,13 +149,4 @@ def run_apps(
 def read_run_config(app_dir: Path, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings in the app's pyproject.toml with `changes`, tables as Flower writes them: `table.name`."""
     project = tomllib.loads((app_dir / "pyproject.toml").read_text(encoding="utf-8"))
-    return {**_flat(project["tool"]["flwr"]["app"].get("config", {})), **changes}
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= (
-            _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-        )
-    return found
+    return {**flatten_dict(project["tool"]["flwr"]["app"].get("config", {})), **changes}

@@ -1,10 +1,11 @@
-"""What `flower-unlearn setup` and `flower-unlearn-site setup` do to a host: files that are made once, and said.
+"""What `flower-unlearn setup` and `flower-unlearn-site setup` do to a host: files that are made once, and reported.
 
-Here because server and clients share it. Keys and certificates come from the scripts of deploy/, which an
-administrator can call by hand as well.
+Here because server and clients share it, as they share where installed programs are. Keys and certificates come from
+the scripts of deploy/, which an administrator can call by hand as well.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,9 @@ from dataclasses import dataclass
 from grp import getgrnam
 from pathlib import Path
 from pwd import getpwnam
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 
 from unlearning.errors import DeploymentError
 from unlearning.runtime.durable_files import make_private, write_anew
@@ -27,7 +31,7 @@ class Host:
     """Where things go on a host, and whose they become.
 
     user: owns all but the units, where this process may give files away; "" leaves them this process's.
-    say: is told of each thing that was made, or was there.
+    say: receives a line for each thing that was made, or was there.
     """
 
     say: Callable[[str], None]
@@ -42,9 +46,22 @@ class Host:
         return self.state_root / "state"
 
     def directory(self, path: Path) -> Path:
-        """Make a directory of mode 700."""
+        """Make a directory of mode 700 that belongs to the user, as what is made in it then does.
+
+        Raises:
+            DeploymentError: there is no such user.
+        """
         make_private(path)
-        self.give(path)
+        if self.user and os.geteuid() == 0:
+            try:
+                owner, group = getpwnam(self.user).pw_uid, getgrnam(self.user).gr_gid
+            except KeyError:
+                raise DeploymentError(
+                    f"There is no user {self.user} on this host: useradd --system --home-dir {self.state_root} "
+                    f"{self.user}, or give --user.",
+                    code="no-user",
+                ) from None
+            os.chown(path, owner, group, follow_symlinks=False)
         return path
 
     def localised(self, text: str) -> str:
@@ -63,7 +80,6 @@ class Host:
             self.say(f"kept   {path}")
             return
         write_anew(path, content.encode() if isinstance(content, str) else content)
-        self.give(path)
         self.say(f"made   {path}")
 
     def script(self, name: str, *arguments: str, makes: Path) -> None:
@@ -76,8 +92,6 @@ class Host:
             self.say(f"kept   {makes}")
             return
         run_script(name, *arguments)
-        for path in [makes.parent, *makes.parent.iterdir()]:
-            self.give(path)
         self.say(f"made   {makes}")
 
     def unit(self, name: str) -> None:
@@ -98,17 +112,31 @@ class Host:
         text = self.localised((DEPLOY / "systemd" / f"{name}.service").read_text())
         return text.replace("User=flower\n", f"User={self.user}\n" if self.user else "")
 
-    def give(self, path: Path) -> None:
-        """Give `path` to the user, as root can; of a link the link itself, not what it names."""
-        if self.user and os.geteuid() == 0:
-            try:
-                owner, group = getpwnam(self.user).pw_uid, getgrnam(self.user).gr_gid
-                os.chown(path, owner, group, follow_symlinks=False)
-            except KeyError:
-                raise DeploymentError(
-                    f"There is no user {self.user} on this host: useradd --system --home-dir {self.state_root} "
-                    f"{self.user}, or give --user."
-                ) from None
+
+def program(name: str) -> str:
+    """Find a program that is installed beside this Python, then on the PATH.
+
+    Raises:
+        DeploymentError: it is in neither place.
+    """
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise DeploymentError(
+            f"The program {name} is neither beside {sys.executable} nor on the PATH: "
+            "install the package into the virtual environment that runs this.",
+            code="no-program",
+        )
+    return found
+
+
+def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Return whether the authority has signed the certificate."""
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 def run_script(name: str, *arguments: str) -> None:

@@ -1,9 +1,9 @@
 """Two exchanges in one: work that starts from a model (training, a method's step), and the measurement of that model.
 
-Who is asked for both is sent the model once. The message is the work's, with what to measure under `MEASURE_TOO`
-in its JSON; the answer is the work's, with arrays `measured.NAME` and, under `MEASURED`, the measurement's JSON beside
-it. Who is asked for one of them gets the message that it would have got alone. What came back is taken apart again,
-so that each of the two stands, fails and is refused as if it had been an exchange of its own.
+A client that does both is sent the model once. The message is the work's, with what to measure under `MEASURE_TOO`
+in its JSON; the answer is the work's, with arrays `measured.NAME` and, under `MEASURED`, the measurement's JSON.
+A client that does one of them gets that one's message. The answers are separated again, so that each of the two
+succeeds, fails and is refused as if it had been an exchange of its own.
 """
 
 import math
@@ -178,7 +178,7 @@ def _model(message: Message) -> bytes | None:
 
 
 def _seconds(values: Json) -> float:
-    """Return how long a client says that it measured; 0 where it says nothing that could be so."""
+    """Return how long a client reports that it measured; 0 where it reports nothing plausible."""
     said: Any = values.get(SECONDS)
     return float(said) if type(said) in (int, float) and 0 <= said < math.inf else 0.0
 

@@ -28,7 +28,7 @@ from unlearning.errors import DataError, FlowerUnlearningError, UpdateRefused
 from unlearning.methods.method import Instruction, Reply
 from unlearning.parameters import Vector
 from unlearning.protocol import stamped
-from unlearning.requests import NOTHING, Forget
+from unlearning.requests import Forget
 from unlearning.runtime.json_codec import from_plain, to_plain
 from unlearning.runtime.stores import Arrays
 from unlearning.training import TrainingSettings
@@ -52,22 +52,20 @@ MAX_EXAMPLES = 10**12
 
 SUBJECT_KEY = "subject-key"
 """The client's key of sample ids in a message that names some of its samples (`unlearning.pseudonyms`)."""
-FROZEN_PART = "frozen-part"
-"""Under this key every message says the hash of what of the model stays at home, where something does."""
-PEAK_MEMORY = "peak-memory"
-"""Under this key of its JSON a client's answer says what memory its work took at most."""
-PART = "part"
-"""Under this key an answer to training says which part, of how many, of dealt-out data the site has."""
-PROBLEM = "problem"
-"""Under this key every message says what is wrong with the set-up of the client's site, where something is."""
+FROZEN_PART, PROBLEM = "frozen-part", "problem"
+"""Under these keys every message says the hash of what of the model stays at home, and what is wrong with the set-up of
+the client's site, where there is such."""
+PEAK_MEMORY, PART = "peak-memory", "part"
+"""Under these keys a client's answer says what memory its work took at most, and an answer to training which part, of
+how many, of dealt-out data the site has."""
 LASTING, OBSTACLE = "is-lasting", "obstacle"
-"""Under these keys a client's answer says that it can do nothing of what it is asked, and an answer to `WHOAMI` why."""
+"""Under these keys a client's answer says that it cannot take part, and an answer to `WHOAMI` why."""
 
 Json = dict[str, Any]
 
 
 def model_record(vector: Vector, beside: Mapping[str, NDArray[Any]] | None = None) -> ArrayRecord:
-    """Return the model as an ArrayRecord with one array, and others `beside` it under their names.
+    """Return the model as an ArrayRecord with one array, and those of `beside` under their names.
 
     Share the record between messages: it is hashed once.
     """
@@ -141,23 +139,8 @@ def with_content(message: Message, content: RecordDict) -> Message:
     )
 
 
-def exclusion_values(excluded: Forget, withheld: Forget = NOTHING) -> Json:
-    """Return what a client must leave out: `excluded` for good, `withheld` in this round only."""
-    values: Json = {}
-    if excluded:
-        values["excluded"] = to_plain(excluded)
-    if withheld:
-        values["withheld"] = to_plain(withheld)
-    return values
-
-
-def training_values(training: TrainingSettings) -> Json:
-    """Return the JSON that carries training settings."""
-    return {"training": asdict(training)}
-
-
 def instruction_values(method: str, instruction: Instruction) -> Json:
-    """Return the JSON of a method's instruction; its arrays travel beside the model."""
+    """Return the JSON of a method's instruction; its arrays travel with the model."""
     return {
         "method": method,
         "operation": instruction.operation,
@@ -205,8 +188,11 @@ def reply_of(content: RecordDict, *, max_size: int | None = None) -> Reply:
     if "error" in told:
         raise UpdateRefused(as_line(told["error"]))
     vector, arrays = _arrays_of(content, max_size)
-    metrics, values = _metrics_of(content), told.get("values", {})
-    count = metrics.pop(NUM_EXAMPLES, 0.0)
+    if METRICS not in content.metric_records:
+        raise UpdateRefused("The reply carries no metrics.")
+    sent = content.metric_records[METRICS].items()
+    metrics = {name: float(value) for name, value in sent if isinstance(value, int | float)}
+    count, values = metrics.pop(NUM_EXAMPLES, 0.0), told.get("values", {})
     if not 0 <= count <= MAX_EXAMPLES or count != int(count):  # NaN is in no interval
         raise UpdateRefused(f"The reply counts {count:g} examples.")
     if not isinstance(values, Mapping):
@@ -303,16 +289,12 @@ def _numpy(name: str, array: Array, max_size: int | None = None) -> NDArray[Any]
     """Read the numbers of an array whose bytes are the sender's, so they may be anything."""
     if array.stype != SType.NUMPY:
         raise UpdateRefused(
-            f"The array {as_line(name, 60)!r} is not one of numpy's but {as_line(array.stype, 60)!r}."
+            f"The array {as_line(name, 60)!r} is not one of numpy's but {as_line(array.stype, 60)!r}.",
+            code="unreadable-array",
         )
     try:
         return npy_array(array.data, max_size=max_size)
     except UpdateRefused as exc:
-        raise UpdateRefused(f"The array {as_line(name, 60)!r} cannot be read: {exc}") from exc
-
-
-def _metrics_of(content: RecordDict) -> dict[str, float]:
-    if METRICS not in content.metric_records:
-        raise UpdateRefused("The reply carries no metrics.")
-    found = content.metric_records[METRICS]
-    return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
+        raise UpdateRefused(
+            f"The array {as_line(name, 60)!r} cannot be read: {exc}", code="unreadable-array"
+        ) from exc

@@ -1,18 +1,22 @@
-"""A method's exchange that clients were asked for: which of the answers to it the method may use."""
+"""A method's exchange that clients were asked for: which of the answers to it the method may use, and can use."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from logging import getLogger
 
 from strategies.exchange import read_each
 from strategies.fedavg import FedAvg
-from strategies.influence import agrees, excess, influences
-from strategies.update_checks import STATISTICS, check_norm, check_vector, over_the_median
-from unlearning.buffers import buffer_positions, check_variances, deviations, without_buffers
-from unlearning.errors import UpdateRefused
-from unlearning.methods.method import MethodInfo, Need, Problem, Reply
+from strategies.update_limits import agrees, check_norm, check_vector, excess, influences
+from unlearning.buffers import buffer_positions, check_variances, without_buffers
+from unlearning.errors import FlowerUnlearningError, MethodFailed, UpdateRefused
+from unlearning.methods.method import Method, MethodInfo, Need, Problem, Reply, UnlearningState
 from unlearning.methods.updates import RETAINED_UPDATE, num_retained, split_buffers
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING
+from unlearning.untrusted import reason_of
+
+_log = getLogger(__name__)
 
 _BOUND = "the bound of max-influence-factor, and it does not point where those of the others point."
 
@@ -42,24 +46,22 @@ class PendingExchange:
     def check_all(self, replies: Mapping[str, Reply], fedavg: FedAvg) -> CheckedReplies:
         """Return the answers that may enter, and why others are refused or count less."""
         sound, refused = read_each(replies, lambda client, reply: self._check(client, reply, fedavg))
-        changes, factor = self._comparable(sound), fedavg.settings.max_norm_factor
-        spread = {
-            client: deviations(self.problem.task, model)
-            for client in changes
-            if (model := self._buffers_of(client, sound[client])) is not None
-        }
-        too_large = over_the_median(spread, factor, what=STATISTICS) | over_the_median(changes, factor)
+        changes = self._comparable(sound)
+        models = {client: self._buffers_of(client, sound[client]) for client in changes}
+        too_large = fedavg.limits.outliers(
+            changes, {client: model for client, model in models.items() if model is not None}
+        )
         accepted = {client: reply for client, reply in sound.items() if client not in too_large}
         checked = CheckedReplies(accepted=accepted, refused=refused | too_large)
         return checked if self.info.replies_are_models else self._bounded(checked, fedavg)
 
     def _bounded(self, checked: CheckedReplies, fedavg: FedAvg) -> CheckedReplies:
-        """Bound the influence of one answer that does not point where the others point (`strategies.influence`).
+        """Bound the influence of one answer that does not point where the others point (`strategies.update_limits`).
 
         No test score says here whether it harms the model, as in a round. If its length alone gives it the influence
         it is left out, for a method may not weigh by counts; else it counts fewer examples.
         """
-        accepted, factor = dict(checked.accepted), fedavg.settings.max_influence_factor
+        accepted, factor = dict(checked.accepted), fedavg.limits.influence_factor
         changes = self._comparable(accepted)
         alike: dict[str, float] = dict.fromkeys(changes, 1.0)
         over = excess(influences(alike, changes), factor)
@@ -71,7 +73,7 @@ class PendingExchange:
         over = excess(influences(counts, changes), factor)
         if (
             over is not None
-            and over.client not in fedavg.allowed
+            and over.client not in fedavg.limits.counts.own
             and not agrees(over.client, counts, changes)
         ):
             reply, times = accepted[over.client], over.influence / over.bound
@@ -104,7 +106,7 @@ class PendingExchange:
             check_variances(self.problem.task, model)
         for update in (self._change(client, reply), reply.arrays.get(RETAINED_UPDATE)):
             if update is not None:
-                check_norm(update, fedavg.settings.max_update_norm)
+                check_norm(update, fedavg.limits.max_norm)
         return reply
 
     def _buffers_of(self, client: str, reply: Reply) -> Vector | None:
@@ -129,7 +131,7 @@ class PendingExchange:
 
         What a target does for the method may be legitimately larger, and is not compared. A method that can do without
         the target asks it, if at all, for what it keeps. Of fewer than three answers none is refused: the median of two
-        is their mean, and nobody can say which of two is wrong. Then the gate and `max-update-norm` are what is left.
+        is their mean, and it cannot be known which one is wrong. Then the gate and `max-update-norm` are what is left.
         """
         does_without = not {Need.REQUESTER_ONLINE, Need.EVERY_CLIENT_ONLINE} & self.info.needs
         return {
@@ -139,3 +141,35 @@ class PendingExchange:
             and reply.num_examples  # one without weight would pull the median down
             and (change := self._change(client, reply)) is not None
         }
+
+
+def next_state(
+    method: Method, problem: Problem, state: UnlearningState, accepted: Mapping[str, Reply]
+) -> tuple[UnlearningState, Mapping[str, str]]:
+    """Compute the method's next state, if need be without the one client whose answer it cannot make use of.
+
+    Answers that passed every check may still carry what only the method looks at. Returns whose answer was left out, by
+    client, and why.
+
+    Raises:
+        MethodFailed: the replies do not suffice, or leaving out any one of them does not help.
+    """
+    try:
+        return method.aggregate(problem, state, accepted), {}
+    except UpdateRefused as exc:
+        raise MethodFailed(f"An answer cannot be used: {exc}", retryable=True) from exc
+    except (FlowerUnlearningError, OSError):
+        raise
+    except Exception as exc:  # noqa: BLE001 - the values in an answer are the client's
+        _log.exception("%s cannot make use of the answers.", method.info.title)
+        error = exc
+    for client in accepted:
+        others = {other: reply for other, reply in accepted.items() if other != client}
+        with suppress(Exception):
+            following = method.aggregate(problem, state, others)
+            return following, {client: f"The method cannot make use of it: {reason_of(error)}"}
+    raise MethodFailed(
+        f"{method.info.title} cannot make use of the answers: {reason_of(error)}",
+        retryable=True,
+        code="unusable-answers",
+    ) from error

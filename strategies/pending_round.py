@@ -1,46 +1,86 @@
-"""A training round that clients were asked for: which of the answers to it may be looked at."""
+"""A training round that clients were asked for: which of the answers to it may enter the model."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from flwr.app import Message
 
-from strategies.exchange import Failure, read_values
+from strategies.exchange import Failure, read_each, read_values
 from strategies.messages import reply_of
 from strategies.roster import Roster
-from strategies.round_plan import RoundRules
-from strategies.update_checks import check_norm, check_vector
-from unlearning.buffers import check_variances, without_buffers
+from strategies.round_plan import RoundOutcome
+from strategies.round_rules import RoundRules
+from strategies.update_limits import Limits
+from unlearning.buffers import without_buffers
 from unlearning.errors import UpdateRefused
 from unlearning.methods.method import Reply
+from unlearning.methods.preparation import FederatedRound
 from unlearning.parameters import Vector
 from unlearning.runtime.stores import Arrays
-from unlearning.tasks.task import Task
+from unlearning.training import TrainingSettings
 from unlearning.untrusted import reason_of
+
+CheckCounts = Callable[[str, int, Mapping[str, int]], None]
+"""Raises `UpdateRefused` for a client that counts more examples than it may, given what all have counted now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundAnswers:
+    """The answers that may enter the model, what each changes of it (d,), and why others are refused, all by client."""
+
+    accepted: Mapping[str, Reply]
+    changes: Mapping[str, Vector]
+    refused: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingRound:
     """What was sent to whom, and so what an answer has to be like.
 
-    task: what is learnt. model: the global one (d,). sent: the arrays beside it.
-    clients: by the id of the node that was asked. max_norm: of the change of the model; 0 for no bound.
+    model: the global one (d,). sent: the arrays that went with it. clients: by the id of the node that was asked.
     """
 
-    task: Task
     model: Vector
     sent: Arrays
     clients: Mapping[int, str]
     rules: RoundRules
-    max_norm: float
+    limits: Limits
 
     def read(
+        self, server_round: int, answers: Iterable[Message], roster: Roster, check_counts: CheckCounts
+    ) -> RoundAnswers:
+        """Return what may enter the model, and why the rest is refused, by client or `node N`."""
+        sound, refused = self._read_each(server_round, answers, roster)
+        declared = {client: reply.num_examples for client, reply in sound.items()}
+        _, too_many = read_each(declared, lambda client, count: check_counts(client, count, declared))
+        models = {client: reply.vector for client, reply in sound.items() if client not in too_many}
+        task = self.limits.task
+        changes = {client: without_buffers(task, model - self.model) for client, model in models.items()}
+        too_large = self.limits.outliers(changes, models)
+        return RoundAnswers(
+            accepted={client: sound[client] for client in changes if client not in too_large},
+            changes={client: change for client, change in changes.items() if client not in too_large},
+            refused={**refused, **too_many, **too_large},
+        )
+
+    def done(self, number: int, outcome: RoundOutcome, training: TrainingSettings) -> FederatedRound:
+        """Return the round as preparations keep it."""
+        assert outcome.model is not None, "there is a round to keep"
+        return FederatedRound(
+            number=number,
+            before=self.model,
+            after=outcome.model,
+            models=outcome.models,
+            arrays=outcome.arrays,
+            refused=frozenset(outcome.refused),
+            task=self.limits.task,
+            training=training,
+        )
+
+    def _read_each(
         self, server_round: int, answers: Iterable[Message], roster: Roster
     ) -> tuple[dict[str, Reply], dict[str, str]]:
-        """Return what is sound by itself, by client, and why the rest is refused, by client or `node N`.
-
-        The first answer of a client counts, whatever comes after it.
-        """
+        """Return what is sound by itself; the first answer of a client counts, whatever comes after it."""
         accepted: dict[str, Reply] = {}
         refused = dict(roster.impostors)
         for message in answers:
@@ -69,7 +109,7 @@ class PendingRound:
             raise UpdateRefused(f"It belongs to round {message.metadata.group_id}.")
         if client is None:
             known = roster.client_of(message.metadata.src_node_id)
-            speaks = "nobody that is known" if known is None else f"client {known}"
+            speaks = "no known client" if known is None else f"client {known}"
             raise UpdateRefused(f"It was not asked in this round; it speaks for {speaks}.")
         values = read_values(message.content)
         if isinstance(values, Failure):
@@ -79,8 +119,6 @@ class PendingRound:
         reply = reply_of(message.content, max_size=self.model.size)
         if reply.num_examples < 1:
             raise UpdateRefused("It was trained on no example.")
-        check_vector(reply.vector, like=self.model)
-        check_variances(self.task, reply.vector)
-        check_norm(without_buffers(self.task, reply.vector - self.model), self.max_norm)
+        self.limits.check_model(reply.vector, self.model)
         self.rules.check(self.sent, reply.arrays)
         return reply

@@ -1,17 +1,18 @@
 """Who is who: which node speaks for which client.
 
-A node that is registered at the SuperLink with a key and a name is the client of that name: nobody else
+A node that is registered at the SuperLink with a key and a name is the client of that name: no other node
 can claim it. A node without a name (insecure mode: demo, tests, simulation) is asked with
 `query.whoami` and believed, which is not safe outside one's own machine. Where two unnamed nodes claim
 one id the one that came last is believed, because a restarted SuperNode gets a new node id while its
 old one still counts as online. Clients that can take part in nothing are not counted as online (`set_aside`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from logging import getLogger
 
+from flwr.app import Message
 from flwr.common.constant import HEARTBEAT_MAX_INTERVAL, HEARTBEAT_PATIENCE
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
@@ -69,7 +70,7 @@ class Roster:
 
     @property
     def impostors(self) -> Mapping[str, str]:
-        """Nodes, as `node N`, that were online when it was last looked and speak for nobody, and why.
+        """Nodes, as `node N`, that were online at the last look and speak for no client, and why.
 
         They claimed another client's id, or did not say theirs in a way that can be read.
         """
@@ -120,6 +121,15 @@ class Roster:
         member = self._members.get(node_id)
         return member.client_id if member else None
 
+    def by_client(self, replies: Iterable[Message]) -> dict[str, Message]:
+        """Return the replies that are answers, by the client that each one's node speaks for."""
+        return {
+            client: message
+            for message in replies
+            if not message.has_error()
+            and (client := self.client_of(message.metadata.src_node_id)) is not None
+        }
+
     def _identify(self, grid: Grid, nodes: Mapping[int, NodeInfo]) -> None:
         unnamed: dict[str, int] = {}
         for node_id, node in nodes.items():
@@ -146,7 +156,7 @@ class Roster:
 
 
 def _heard_at(node: NodeInfo) -> datetime | None:
-    """Return when the SuperLink had the node's last heartbeat: its lease lasts so many intervals from then on."""
+    """Return when the SuperLink had the node's last heartbeat, `HEARTBEAT_PATIENCE` intervals before its lease ends."""
     if not 0 < node.heartbeat_interval <= HEARTBEAT_MAX_INTERVAL:
         return None
     return datetime.fromtimestamp(node.online_until - HEARTBEAT_PATIENCE * node.heartbeat_interval, UTC)

@@ -1,66 +1,26 @@
-"""What a training round goes by, and what comes of it."""
+"""What a training round goes by, and what its result is."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from logging import getLogger
 
-from strategies.messages import PROBLEM, SUBJECT_KEY, Json, by_preparation, exclusion_values
-from unlearning.methods.preparation import Preparation, Prepared
-from unlearning.parameters import Vector, weighted_mean
+from flwr.app import ArrayRecord, Message
+
+from strategies.messages import FROZEN_PART, PROBLEM, SUBJECT_KEY, Json, compose
+from strategies.roster import Member
+from strategies.round_rules import RoundRules
+from unlearning.parameters import Vector
 from unlearning.pseudonyms import SubjectKeys
 from unlearning.requests import Exclusions, Forget, Target
+from unlearning.runtime.json_codec import to_plain
 from unlearning.runtime.stores import Arrays
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundRules:
-    """What the methods in `prepared`, by name, change about a training round; without any, nothing."""
-
-    prepared: Mapping[str, Prepared] = field(default_factory=dict)
-
-    @property
-    def keeps_models(self) -> bool:
-        """Whether the outcome holds every client's model and arrays: as much memory as all models of a round."""
-        return bool(self.prepared)
-
-    def combine(self, before: Vector, models: Mapping[str, tuple[int, Vector]]) -> Vector:
-        """Make one model of the one before and the local ones, each with its number of examples.
-
-        FedAvg's mean, unless a method trains in a way of its own.
-        """
-        for prepared in self.prepared.values():
-            if prepared.preparation.replaces_training:
-                return prepared.preparation.combine(prepared.options, before, models)
-        return weighted_mean(models)
-
-    @property
-    def averages(self) -> bool:
-        """Whether `combine` is FedAvg's mean, so that a count is a client's weight in it."""
-        return all(
-            type(prepared.preparation).combine is Preparation.combine for prepared in self.prepared.values()
-        )
-
-    def takes_part(self, client_id: str, number: int) -> bool:
-        """Tell whether a client is asked in the training round `number`."""
-        return all(
-            prepared.preparation.takes_part(prepared.options, client_id, number)
-            for prepared in self.prepared.values()
-        )
-
-    def check(self, sent: Arrays, returned: Arrays) -> None:
-        """Refuse a client's answer that lacks what methods need for what they sent, or has it wrong.
-
-        Raises:
-            UpdateRefused: what is wrong.
-        """
-        answers = by_preparation(returned)
-        for name, own in by_preparation(sent).items():
-            prepared = self.prepared[name]
-            prepared.preparation.check(prepared.options, own, answers.get(name, {}))
+_log = getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPlan:
-    """Who may take part in rounds, what clients are told in each message, and what is made of their answers.
+    """Who may take part in rounds, what each message says to a client, and what enters the model.
 
     A client may take part unless it was forgotten (`exclusions`) or a request that would forget it is waiting
     (`withheld`); single samples and classes are left out by the client itself.
@@ -70,6 +30,7 @@ class RoundPlan:
     problems: what is wrong with clients' set-up, by client.
     suspended: clients that are not asked to train, because they spoiled a round a short while ago.
     subject_keys: where sample ids are keyed hashes, the keys by which each client finds its own.
+    frozen_part: the hash of what of the model stays at home; empty where nothing does.
     """
 
     exclusions: Exclusions = field(default_factory=Exclusions)
@@ -79,6 +40,7 @@ class RoundPlan:
     problems: Mapping[str, str] = field(default_factory=dict)
     suspended: frozenset[str] = frozenset()
     subject_keys: SubjectKeys | None = None
+    frozen_part: str = ""
     rules: RoundRules = field(default_factory=RoundRules)
 
     @property
@@ -87,19 +49,51 @@ class RoundPlan:
         return {name: count for name, count in self.counts.items() if not self.exclusions.is_forgotten(name)}
 
     def left_out(self, client: str) -> Forget:
-        """Return what a client must leave out of the round, for good or while a request waits."""
+        """Return what a client must leave out of the round, permanently or while a request waits."""
         return self.exclusions.of(client) | self.withheld.of(client)
+
+    def eligible(self, online: Mapping[str, Member]) -> dict[str, Member]:
+        """Return those of the clients online that may train."""
+        return {client: one for client, one in online.items() if not self.left_out(client).everything}
+
+    def turn(self, eligible: Iterable[str], number: int) -> list[str]:
+        """Return the eligible clients whose turn it is in the training round `number`.
+
+        All of them where it is the turn of none, as when those that begin have left.
+        """
+        everyone = list(eligible)
+        return [client for client in everyone if self.rules.takes_part(client, number)] or everyone
+
+    def messages(
+        self,
+        kind: str,
+        number: int,
+        members: Mapping[str, Member],
+        values: Callable[[str], Json] = lambda _: {},
+        arrays: ArrayRecord | None = None,
+    ) -> dict[str, Message]:
+        """Return one message of type `kind` for each of `members`: its own `values`, and what every message says."""
+        return {
+            client: compose(
+                member.node_id, kind, number, {**values(client), **self.site_values(client)}, arrays
+            )
+            for client, member in members.items()
+        }
 
     def site_values(self, client: str) -> Json:
         """Return what every message tells a client: what it must leave out, and answers to what it filed."""
         excluded, withheld = self.exclusions.of(client), self.withheld.of(client)
-        values = exclusion_values(excluded, withheld)
+        left_out = {"excluded": excluded, "withheld": withheld}  # permanently, and in this round only
+        values: Json = {name: to_plain(forget) for name, forget in left_out.items() if forget}
         if self.subject_keys is not None and (excluded.sample_ids or withheld.sample_ids):
             values[SUBJECT_KEY] = self.subject_keys.of(client).hex()
         if client in self.problems:
             values[PROBLEM] = self.problems[client]
-        answers = self.answers.get(client, {})
-        return {**values, "answers": dict(answers)} if answers else values
+        if self.frozen_part:
+            values[FROZEN_PART] = self.frozen_part
+        if answers := self.answers.get(client):
+            values["answers"] = dict(answers)
+        return values
 
     def including(
         self, targets: Iterable[Target] = (), counts: Mapping[str, int] | None = None
@@ -114,15 +108,15 @@ class RoundPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOutcome:
-    """What came of a round.
+    """The result of a round.
 
     model: the new one (d,); None where no answer could enter.
     participants: the number of examples of each client whose answer entered, as it was weighed.
-    refused: why, by client id; by `node N` where the node speaks for nobody, or for a client that another node is.
-    loss: the mean over the participants' examples, as they say.
-    models, arrays: number of examples and local model of each participant, and what it returned beside, where the
+    refused: why, by client id; by `node N` where the node speaks for no client, or for one that another node is.
+    loss: the mean over the participants' examples, as they report.
+    models, arrays: number of examples and local model of each participant, and what it returned with it, where the
         rules ask for them.
-    held_back: why a client counts fewer examples than it has, by client (`strategies.influence`).
+    held_back: why a client counts fewer examples than it has, by client (`strategies.update_limits`).
     problem: why the server does not commit the model; empty where it does.
     culprit: the client that was left out of the mean because with it there was such a problem.
     """
@@ -136,3 +130,11 @@ class RoundOutcome:
     held_back: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
     culprit: str = ""
+
+    def log(self) -> None:
+        """Log whose update is refused, and who counts fewer examples."""
+        for who, reason in self.refused.items():
+            speaker = who if who.startswith("node ") else f"client {who}"
+            _log.warning("The update of %s is refused: %s", speaker, reason)
+        for client, reason in self.held_back.items():
+            _log.warning("Client %s counts %d examples: %s", client, self.participants[client], reason)

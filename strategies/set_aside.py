@@ -1,7 +1,7 @@
 """Nodes that can take part in nothing, because of their version or because they cannot read the run's settings.
 
-They are sent nothing but `query.whoami`, until its answer says that nothing keeps them from taking part. No round waits
-for that answer. It is sent when the node has restarted, and otherwise `ASK_AGAIN_S` after the last answer.
+They are sent `query.whoami` only, until its answer reports no obstacle: when the node has restarted, and otherwise
+`ASK_AGAIN_S` after the last answer. No round waits for that answer.
 """
 
 import time

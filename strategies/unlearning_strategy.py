@@ -5,7 +5,6 @@ are recovery. The live loop drives the same four functions and keeps `state` in 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from logging import getLogger
 from typing import Any
@@ -24,10 +23,9 @@ from strategies.messages import (
     reply_of,
     vector_of,
 )
-from strategies.pending_exchange import PendingExchange
-from strategies.prepared_rounds import KeptInMemory
+from strategies.pending_exchange import PendingExchange, next_state
 from strategies.round_plan import RoundOutcome
-from unlearning.errors import FlowerUnlearningError, MethodFailed, UpdateRefused
+from unlearning.errors import MethodFailed
 from unlearning.methods.method import (
     Instruction,
     Method,
@@ -42,7 +40,6 @@ from unlearning.methods.updates import NUM_RETAINED, num_retained
 from unlearning.pseudonyms import names_of, reveal
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.training import TrainingSettings
-from unlearning.untrusted import reason_of
 
 _log = getLogger(__name__)
 
@@ -81,9 +78,8 @@ class UnlearningStrategy(Strategy):
         self.state = state
         self.outcome = RoundOutcome()
         self._rounds_trained = fedavg.rounds_trained if rounds_trained is None else rounds_trained
-        rules = fedavg.plan.rules
         self._schedule = schedule or fedavg.settings.training
-        self._kept = kept or (rules.kept_for(method.info.name) if isinstance(rules, KeptInMemory) else None)
+        self._kept = kept or fedavg.plan.rules.kept_for(method.info.name)
         self._noise_key = noise_key
         self._asked: PendingExchange | None = None
 
@@ -146,7 +142,7 @@ class UnlearningStrategy(Strategy):
         return list(self.unlearn_messages(server_round, arrays, grid).values())
 
     def unlearn_messages(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> dict[str, Message]:
-        """Return the messages of the method's next exchange, by client id; empty where it asks nobody.
+        """Return the messages of the method's next exchange, by client id; empty where it needs no client.
 
         Raises:
             MethodFailed: no client that the method needs is online.
@@ -158,13 +154,13 @@ class UnlearningStrategy(Strategy):
             if not instruction.arrays:  # the same model for many clients is one object on the wire
                 record = records.setdefault(id(instruction.model), record)
             assert self._asked is not None, "instructions are asked for"
-            told = self.fedavg.site_values(client)
+            told = self.fedavg.plan.site_values(client)
             values = {**instruction_values(self.method.info.name, instruction), **told}
             messages[client] = compose(self._asked.nodes[client], UNLEARN, server_round, values, record)
         return messages
 
     def instructions(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> Mapping[str, Instruction]:
-        """Return the method's next exchange, by client id, however it travels; empty where it asks nobody.
+        """Return the method's next exchange, by client id, however it travels; empty where it needs no client.
 
         Raises:
             MethodFailed: no client that the method needs is online. One that lacks some of them decides
@@ -218,11 +214,7 @@ class UnlearningStrategy(Strategy):
         """
         if self.is_finished and self._asked is None:
             return self.fedavg.aggregate_train(server_round, replies)
-        answers: dict[str, Message] = {}
-        for message in replies:
-            client = self.fedavg.roster.client_of(message.metadata.src_node_id)
-            if not message.has_error() and client is not None:
-                answers[client] = message
+        answers = self.fedavg.roster.by_client(replies)
         most = (
             None
             if self.method.info.replies_have_any_length or self.state is None
@@ -243,13 +235,19 @@ class UnlearningStrategy(Strategy):
             MethodFailed: the replies do not suffice.
         """
         assert self.state is not None, "instructions come first"
-        if self.state.finished:  # a method that asks nobody is finished once it has begun
+        if self.state.finished:  # a method that needs no client is finished once it has begun
             self.outcome = RoundOutcome()
             return self._commit(self.state, {})
         assert self._asked is not None, "instructions come first"
         checked = self._asked.check_all(replies, self.fedavg)
-        accepted, reasons = dict(checked.accepted), {**checked.refused, **(refused or {})}
-        following = self._aggregate(self._asked.problem, self.state, accepted, reasons)
+        reasons = {**checked.refused, **(refused or {})}
+        _log_refused(reasons)
+        self._record(checked.accepted, reasons)  # also where the method can use none of them
+        following, culprits = next_state(self.method, self._asked.problem, self.state, checked.accepted)
+        _log_refused(culprits)
+        reasons |= culprits
+        accepted = {name: reply for name, reply in checked.accepted.items() if name not in culprits}
+        self._record(accepted, reasons)
         for finding, found in ((REFUSED, reasons), (HELD_BACK, checked.held_back)):
             if named := {**self.state.findings.get(finding, {}), **found}:
                 following = replace(following, findings={**following.findings, finding: named})
@@ -259,52 +257,7 @@ class UnlearningStrategy(Strategy):
         kept = {name: num_retained(item) for name, item in accepted.items() if NUM_RETAINED in item.values}
         return self._commit(self.state, kept)
 
-    def _aggregate(
-        self, problem: Problem, state: UnlearningState, accepted: dict[str, Reply], reasons: dict[str, str]
-    ) -> UnlearningState:
-        """Compute the method's next state, if need be without the one client whose answer it cannot make use of.
-
-        Answers that passed every check may still carry what only the method looks at.
-
-        Raises:
-            MethodFailed: the replies do not suffice, or leaving out any one of them does not help.
-        """
-        try:
-            following = self.method.aggregate(problem, state, accepted)
-        except (MethodFailed, UpdateRefused) as exc:
-            self._record(accepted, reasons)
-            if isinstance(exc, MethodFailed):
-                raise
-            raise MethodFailed(f"An answer cannot be used: {exc}", retryable=True) from exc
-        except Exception as exc:
-            if isinstance(exc, FlowerUnlearningError | OSError):
-                raise
-            _log.exception("%s cannot make use of the answers.", self.method.info.title)
-            following, culprit = self._aggregate_without_one(problem, state, accepted, exc)
-            reasons[culprit] = f"The method cannot make use of it: {reason_of(exc)}"
-            del accepted[culprit]
-        self._record(accepted, reasons)
-        return following
-
-    def _aggregate_without_one(
-        self, problem: Problem, state: UnlearningState, accepted: Mapping[str, Reply], error: Exception
-    ) -> tuple[UnlearningState, str]:
-        """Compute the next state without the answer of one client, the first without which there is one; and who it is.
-
-        Raises:
-            MethodFailed: there is none.
-        """
-        for client in accepted:
-            others = {other: reply for other, reply in accepted.items() if other != client}
-            with suppress(Exception):
-                return self.method.aggregate(problem, state, others), client
-        raise MethodFailed(
-            f"{self.method.info.title} cannot make use of the answers: {reason_of(error)}", retryable=True
-        ) from error
-
     def _record(self, accepted: Mapping[str, Reply], reasons: Mapping[str, str]) -> None:
-        for client, reason in sorted(reasons.items()):
-            _log.warning("The answer of client %s is refused: %s", client, reason)
         self.outcome = RoundOutcome(
             participants={client: reply.num_examples for client, reply in accepted.items()},
             refused=dict(sorted(reasons.items())),
@@ -322,8 +275,12 @@ class UnlearningStrategy(Strategy):
 
     def _commit(self, state: UnlearningState, counts: Mapping[str, int]) -> UnlearningState:
         self.fedavg.follow(self.fedavg.plan.including(self.targets, counts))
-        rules = self.fedavg.plan.rules
-        if isinstance(rules, KeptInMemory) and self._kept is not None:
-            rules.forget(self.method.info.name, self._kept.next_store)
+        if self._kept is not None:
+            self.fedavg.plan.rules.forget(self.method.info.name, self._kept.next_store)
         self._asked = None
         return state
+
+
+def _log_refused(reasons: Mapping[str, str]) -> None:
+    for client, reason in sorted(reasons.items()):
+        _log.warning("The answer of client %s is refused: %s", client, reason)

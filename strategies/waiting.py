@@ -1,9 +1,14 @@
-"""Waiting for clients before a round, and saying who is waited for."""
+"""Waiting for clients before a round, and saying which ones are waited for."""
 
 import time
 from collections.abc import Callable, Collection
 from logging import getLogger
 
+from flwr.serverapp import Grid
+
+from strategies.roster import Roster
+from strategies.round_plan import RoundPlan
+from strategies.settings.run_config import RunSettings
 from unlearning.runtime.growing_pause import GrowingPause
 
 _log = getLogger(__name__)
@@ -11,31 +16,55 @@ _SAY_AGAIN = GrowingPause(first_s=10.0, longest_s=300.0)
 _LOOK_S = 0.5
 
 
-def wait_for(
-    wanted: int,
-    setting: str,
-    look: Callable[[], Collection[str]],
-    timeout_s: float,
-    tell: Callable[[str], None],
-) -> None:
-    """Wait until `look` finds as many clients as are wanted, `timeout_s` at most.
+class ClientWait:
+    """Waits, with a limit, for the clients expected at the start, later for the fewest allowed.
 
-    setting: which says how many. tell: is given the sentence that says who is waited for, at each look, and "" when
-        that is over.
+    A simulation starts the server before its nodes; without this the first round would lack most.
     """
-    began = time.monotonic()
-    said, said_at, times = "", began, 0
-    while (count := len(here := look())) < wanted:
-        waited_s = time.monotonic() - began
-        if waited_s >= timeout_s:
-            _log.warning("Going on with %d client(s), expected %d.", count, wanted)
-            break
-        names = f": {', '.join(here)}" if here else ""
-        sentence = f"Waiting for {wanted} client(s) ({setting}), {count} here{names}."
-        tell(sentence)
-        if sentence != said or time.monotonic() - said_at >= _SAY_AGAIN.after(times):
-            _log.info("%s At most %.0f s more (wait-timeout-s).", sentence, timeout_s - waited_s)
-            said, said_at, times = sentence, time.monotonic(), times + 1
-        time.sleep(_LOOK_S)
-    if said:
-        tell("")
+
+    def __init__(self, settings: RunSettings) -> None:
+        self._settings = settings
+        self._has_begun = False
+
+    def wait(self, grid: Grid, roster: Roster, plan: RoundPlan, tell: Callable[[str], None]) -> None:
+        """Wait until enough clients may train, `wait-timeout-s` at most.
+
+        tell: is given the sentence that says who is waited for, at each look, and "" at the end.
+        """
+        wanted, setting = self._wanted(plan)
+        began = time.monotonic()
+        said, said_at, times = "", began, 0
+        while (count := len(here := self._present(grid, roster, plan))) < wanted:
+            left_s = self._settings.wait_timeout_s - (time.monotonic() - began)
+            if left_s <= 0:
+                _log.warning("Going on with %d client(s), expected %d.", count, wanted)
+                break
+            names = f": {', '.join(here)}" if here else ""
+            sentence = f"Waiting for {wanted} client(s) ({setting}), {count} here{names}."
+            tell(sentence)
+            if sentence != said or time.monotonic() - said_at >= _SAY_AGAIN.after(times):
+                _log.info("%s At most %.0f s more (wait-timeout-s).", sentence, left_s)
+                said, said_at, times = sentence, time.monotonic(), times + 1
+            time.sleep(_LOOK_S)
+        if said:
+            tell("")
+        self._has_begun = True
+
+    def _present(self, grid: Grid, roster: Roster, plan: RoundPlan) -> Collection[str]:
+        """Return the clients that may train; before the first round, those that cannot take part as well."""
+        eligible = plan.eligible(roster.online(grid))
+        unable = {one for one in roster.unable if not plan.left_out(one).everything}
+        return eligible if self._has_begun else sorted({*eligible, *unable})
+
+    def _wanted(self, plan: RoundPlan) -> tuple[int, str]:
+        """Return how many clients are waited for, and the setting that says so."""
+        settings = self._settings
+        if self._has_begun:
+            return settings.min_clients, "min-clients"
+        gone = sum(1 for forget in plan.exclusions.clients.values() if forget.everything)
+        expected, setting = (
+            (settings.start_clients, "start-clients")
+            if settings.start_clients
+            else (settings.num_clients, "num-clients; start-clients is not set")
+        )
+        return max((settings.min_clients, "min-clients"), (expected - gone, setting))

@@ -1,12 +1,12 @@
-"""Places of connections that are not let in yet: where there is none for one more, the party that has most loses one.
+"""Places of connections that wait: where there is none for one more, the party that has most loses one.
 
-So connections that say nothing keep out no other party's, however many a party opens.
+So silent connections of one party, however many, keep out no other party's.
 """
 
 import threading
 from collections.abc import Callable
 from ipaddress import IPv6Address
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class WaitingConnection(Protocol):
@@ -14,7 +14,7 @@ class WaitingConnection(Protocol):
 
     @property
     def party(self) -> str:
-        """Return whose it is."""
+        """Return the party that it belongs to."""
 
     @property
     def close(self) -> Callable[[], object]:
@@ -22,39 +22,59 @@ class WaitingConnection(Protocol):
 
 
 class WaitingPlaces:
-    """`size` places. When one more comes, the oldest connection of the party that has most is closed."""
+    """`size` places. When one more comes, the oldest connection of the party that has most is closed.
 
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._num = 0
-        self._by_party: dict[str, dict[WaitingConnection, None]] = {}
+    per_party: how many places one party may have.
+    """
+
+    def __init__(self, size: int, *, per_party: int | None = None) -> None:
+        self._size, self._per_party = size, per_party
+        self._by_party: dict[str, dict[WaitingConnection, threading.Timer | None]] = {}
         self._lock = threading.Lock()
 
-    def enter(self, connection: WaitingConnection) -> None:
-        """Let a connection in; the one that has to go for it is closed."""
-        going: WaitingConnection | None = None
+    def enter(self, connection: WaitingConnection, longest_s: float | None = None) -> bool:
+        """Let a connection in, and close the one that has to go for it; False where its party may have no more.
+
+        longest_s: it is closed when it still has its place after that.
+        """
+        displaced: WaitingConnection | None = None
         with self._lock:
-            if self._num >= self._size:
-                crowd: dict[WaitingConnection, None] = max(self._by_party.values(), key=len)
-                going = next(iter(crowd))
-                self._remove(going)
-            self._by_party.setdefault(connection.party, {})[connection] = None
-            self._num += 1
-        if going is not None:
-            going.close()
+            if self._per_party is not None and self._count(connection.party) >= self._per_party:
+                return False
+            if sum(map(len, self._by_party.values())) >= self._size:
+                most: dict[WaitingConnection, Any] = max(self._by_party.values(), key=len)
+                displaced = next(iter(most))
+                self._remove(displaced)
+            self._by_party.setdefault(connection.party, {})[connection] = _timer(connection, longest_s)
+        if displaced is not None:
+            displaced.close()
+        return True
 
     def leave(self, connection: WaitingConnection) -> None:
-        """Forget a connection, if it is here."""
+        """Remove a connection, if it is here."""
         with self._lock:
             if connection in self._by_party.get(connection.party, {}):
                 self._remove(connection)
 
+    def _count(self, party: str) -> int:
+        return len(self._by_party.get(party, {}))
+
     def _remove(self, connection: WaitingConnection) -> None:
         of_party = self._by_party[connection.party]
-        del of_party[connection]
-        self._num -= 1
+        timer = of_party.pop(connection)
+        if timer is not None:
+            timer.cancel()
         if not of_party:
             del self._by_party[connection.party]
+
+
+def _timer(connection: WaitingConnection, longest_s: float | None) -> threading.Timer | None:
+    if longest_s is None:
+        return None
+    timer = threading.Timer(longest_s, connection.close)
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def network_of(address: str) -> str:

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from server.api.tls import TlsFiles
+from strategies.tls_files import TlsFiles
 
 
 class Authority:

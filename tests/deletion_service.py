@@ -1,8 +1,7 @@
 """What tests of the deletion service share: a stand-in for the live loop, and a way to file requests."""
 
 import socket
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ import grpc
 
 from server.api import deletion_pb2 as pb
 from server.api.client import DeletionClient
-from server.ledger import ClientRecord, Ledger, RoundRecord
-from server.requests.admission import FEDERATION
+from server.ledger import FEDERATION, ClientRecord, Ledger, RoundRecord
+from tests.ledgers import live_at
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.runtime.json_codec import to_plain
@@ -35,7 +34,7 @@ class LiveLoop:
         self._ledger = ledger
         self._token = ledger.acquire_fence("loop", now=NOW)
         self._now = datetime.now(UTC)
-        ledger.register_clients([ClientRecord(name) for name in ("3", "4")], token=self._token, now=NOW)
+        live_at(ledger, self._token, NOW).register_clients([ClientRecord(name) for name in ("3", "4")])
 
     def _tick(self) -> datetime:
         self._now += timedelta(seconds=1)
@@ -47,11 +46,11 @@ class LiveLoop:
             task="digits", score_name="accuracy", num_classes=10, num_parameters=650, bytes_per_parameter=4,
             num_head_parameters=650, recovery_max_rounds=3,
         )  # fmt: skip
-        self._ledger.set_facts({FEDERATION: to_plain(profile)}, token=self._token, now=self._tick())
+        live_at(self._ledger, self._token, self._tick()).set_facts({FEDERATION: to_plain(profile)})
 
     def move(self, request_id: str, *path: Status, **changes: Any) -> None:
         for status in path:
-            self._ledger.move(request_id, status, token=self._token, now=self._tick(), **changes)
+            live_at(self._ledger, self._token, self._tick()).move(request_id, status, **changes)
 
     def complete(self, request_id: str, reports: Path, files: Mapping[str, bytes]) -> None:
         """Carry a request out, with a report of these files."""
@@ -62,13 +61,13 @@ class LiveLoop:
             (folder / name).write_bytes(content)
 
     def note(self, request_id: str, text: str) -> None:
-        self._ledger.note(request_id, "waiting", token=self._token, now=self._tick(), detail={"text": text})
+        live_at(self._ledger, self._token, self._tick()).note(request_id, "waiting", detail={"text": text})
 
     def round(self, number: int, kind: str, *request_ids: str, **metrics: Any) -> None:
         record = RoundRecord(
             round=number, kind=kind, request_ids=request_ids, metrics=metrics, at=self._tick()
         )
-        self._ledger.record_round(record, token=self._token)
+        live_at(self._ledger, self._token).record_round(record)
 
 
 def submit(client: DeletionClient, target: Target = CLIENT_3, **changes: Any) -> DeletionRequest:
@@ -122,18 +121,8 @@ def received(connection: socket.socket) -> bytes:
     return answer
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Return when it holds, which nothing tells but another look."""
-    waited = threading.Event()
-    for _ in range(int(WAIT_S / 0.02)):
-        if holds():
-            return
-        waited.wait(0.02)
-    raise AssertionError("it did not come to that")
-
-
 def free_port() -> int:
-    """A port where nobody listens."""
+    """A port where no program listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

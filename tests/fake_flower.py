@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from server.processes.flower_control import CommandRunner, FlowerControl
+from server.operations.flower_control import CommandRunner, FlowerControl
 
 
 @dataclass

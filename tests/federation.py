@@ -117,7 +117,7 @@ class InProcessFederation:
         """File a request and run on until there were `rounds` rounds; the request, which must be completed by then."""
         request = self.file(target, method, **parameters)
         self.run(**({} if rounds is None else {"rounds": rounds}))
-        done = self.ledger.get(request.id)
+        done = self.ledger.requests.get(request.id)
         assert done.status is Status.COMPLETED, done.reason
         return done
 

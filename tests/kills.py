@@ -26,7 +26,7 @@ class Killer:
             patch.setattr(owner, name, self._dangerous(getattr(owner, name)))
 
     def arm(self, kill_at: int) -> None:
-        """Kill at the place that is so many away."""
+        """Kill at the place that is `kill_at` away."""
         self.passed, self.kill_at = 0, kill_at
 
     def disarm(self) -> None:

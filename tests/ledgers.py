@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from benchmarks.speed.postgresql import private_server
-from server.ledger import Allowance, Ledger, NewRequest, Refusal
+from server.ledger import Allowance, Ledger, LedgerWriter, NewRequest, Refusal
 from server.ledger.database import Database
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
@@ -109,7 +109,7 @@ def copy_if_new(template: Path, path: Path) -> None:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a database for a ledger that nobody has opened yet."""
+    """The URL of a database for a ledger that has not been opened yet."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'ledger.db'}"
         return
@@ -187,13 +187,18 @@ def submit(ledger: Ledger, target: Target = CLIENT_3, *, key: str = "key", **cha
     allowance = Allowance(max_open=changes.pop("max_open", None), daily=changes.pop("quota", None))
     values: dict[str, Any] = {"method": "puf", "parameters": {"rate": 2.0}, "submitted_by": "ada"}
     new = NewRequest(target=target, idempotency_key=key, **values | changes)
-    return ledger.submit(new, now=now, allowance=allowance)
+    return ledger.requests.submit(new, now=now, allowance=allowance)
 
 
 def advance(ledger: Ledger, request_id: str, to: Status, token: int, **changes: Any) -> DeletionRequest:
     for step in ROUTES[to]:
-        ledger.move(request_id, step, token=token, now=LATER, **changes)
-    return ledger.get(request_id)
+        live_at(ledger, token, LATER).move(request_id, step, **changes)
+    return ledger.requests.get(request_id)
+
+
+def live_at(ledger: Ledger, token: int, now: datetime = LATER) -> LedgerWriter:
+    """What the holder of this token writes with at one moment."""
+    return ledger.live(token, lambda: now)
 
 
 def refusal(**changes: object) -> Refusal:

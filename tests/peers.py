@@ -12,20 +12,21 @@ import numpy as np
 from client.peer.gossip import GossipMessage, Kind, Payload
 from client.peer.grpc_transport import Handling, PeerServer, Reception
 from client.peer.in_process import InProcessNetwork
-from client.peer.journal import Journal, MemoryJournal
-from client.peer.learner import CorrectionAnswer, CorrectionOrder, SiteLearner
-from client.peer.node import Peer
+from client.peer.journal import Journal, Refusals
+from client.peer.learner import Round, SiteLearner, Work
+from client.peer.peer import Peer, Place
 from client.peer.peer_pb2_grpc import PeerServiceStub
-from client.peer.refusals import Refusals
-from client.peer.rules import PeerRules, Place, Round
-from client.peer.seals import NoSeals, Seals
-from strategies.sessions.endpoint import Tls, open_channel
+from client.peer.record import PeerRules
+from client.peer.signatures import Seals
+from strategies.sessions.endpoint import open_channel
+from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import free_port
 from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
-from unlearning.decentralised import CorrectionSettings, Graph, ring
+from unlearning.decentralised import Correction, CorrectionSettings, Graph, ring
 from unlearning.parameters import Vector
 from unlearning.requests import Forget, Granularity, Target
+from unlearning.solvers.solution import Outcome
 from unlearning.training import TrainingSettings, initial_parameters
 
 FOUR = ring("0123")
@@ -37,7 +38,7 @@ class CountingLearner:
 
     peer: str
     step: float = 1.0
-    orders: list[CorrectionOrder] = field(default_factory=list)
+    orders: list[Work] = field(default_factory=list)
 
     def _ids(self, forget: Forget) -> set[str]:
         if forget.everything:
@@ -56,20 +57,21 @@ class CountingLearner:
     def curvature(self, parameters: Vector, *, without: Forget) -> Vector:
         return np.full(parameters.size, 1.0 + int(self.peer))
 
-    def correction(self, order: CorrectionOrder) -> CorrectionAnswer:
-        self.orders.append(order)
-        return CorrectionAnswer(vector=np.full(order.parameters.size, 8.0), weight=0.25, account={})
+    def correction(self, work: Work) -> tuple[Correction, dict[str, Any]]:
+        self.orders.append(work)
+        vector = np.full(work.parameters.size, 8.0)
+        return Correction(vector=vector, weight=0.25, outcome=Outcome.CONVERGED, relative_residual=0.0), {}
 
 
 def counting_peers(graph: Graph, rules: PeerRules | None = None) -> list[Peer]:
     """A peer for each node, with a model of three numbers that begins at zero."""
-    return [counting_peer(name, graph, MemoryJournal(), rules) for name in graph.nodes]
+    return [counting_peer(name, graph, Journal(), rules) for name in graph.nodes]
 
 
 def counting_peer(
     name: str, graph: Graph, journal: Journal, rules: PeerRules | None = None, seals: Seals | None = None
 ) -> Peer:
-    place = Place("", seals or NoSeals())
+    place = Place("", seals)
     return Peer(name, graph, CountingLearner(name), journal, rules or PeerRules(), np.zeros(3), place)
 
 
@@ -121,17 +123,17 @@ def do_round(peer: Peer, move: float = 0.0, *, patient: bool = True) -> None:
     peer.finish_round(begun, np.full(3, move))
 
 
-def tls_of(authority: Authority, name: str) -> Tls:
+def tls_of(authority: Authority, name: str) -> TlsFiles:
     """A certificate of this name, and the authority that issued it."""
     files = authority.certify(name)
     assert files.certificate is not None
     assert files.key is not None
-    return Tls(authority.file, files.certificate, files.key)
+    return TlsFiles(authority.file, files.certificate, files.key)
 
 
 @contextmanager
 def silent_calls(
-    address: str, tls: Tls | None, count: int, frames: Sequence[Any] = ()
+    address: str, tls: TlsFiles | None, count: int, frames: Sequence[Any] = ()
 ) -> Iterator[list[Any]]:
     """So many calls of a peer's server that say these frames, and then nothing until the block ends."""
     is_over = threading.Event()
@@ -178,7 +180,9 @@ def reception(
 
 
 @contextmanager
-def listening(handle: Handling, tls: Tls | None, state_dir: Path, timeout_s: float = 10.0) -> Iterator[str]:
+def listening(
+    handle: Handling, tls: TlsFiles | None, state_dir: Path, timeout_s: float = 10.0
+) -> Iterator[str]:
     """The address of a peer's server that takes payloads until the block ends."""
     address = f"127.0.0.1:{free_port()}"
     server = PeerServer(address, tls, reception(state_dir, handle, timeout_s=timeout_s))
@@ -209,7 +213,7 @@ def logistic_peers(
                 corrections=corrections,
                 num_steps=1,
             ),
-            MemoryJournal(),
+            Journal(),
             rules,
             initial_parameters(LOGISTIC, seed=0),
         )

@@ -37,6 +37,7 @@ class OneRound:
 
     An answer is a number of examples and a model, a number that is added to every parameter of `start` (of one
     example), or an error that is raised. clients: by node, where they are others than those of `answers`.
+    strategy: its class.
     task: what is learnt, of which `start` is the model; without one the model is of no task's length.
     """
 
@@ -47,6 +48,7 @@ class OneRound:
         plan: RoundPlan | None = None,
         task: Task | None = None,
         start: Vector = START,
+        strategy: type[FedAvg] = FedAvg,
         **settings: Any,
     ) -> None:
         self.start = start
@@ -54,7 +56,7 @@ class OneRound:
         configs = [{"client-id": name} for name in clients or answers]
         self.grid = InProcessGrid(app_answering(self._reply), configs, {})
         given = {"num_clients": len(answers), "wait_timeout_s": 0.1, **settings}
-        self.strategy = FedAvg(task or make_task(TaskSettings()), plan=plan or RoundPlan(), **given)
+        self.strategy = strategy(task or make_task(TaskSettings()), plan=plan or RoundPlan(), **given)
         self.outcome = RoundOutcome()
 
     def _reply(self, client: str) -> Reply:

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from benchmarks.deployment import LocalDeployment
+from server.operations.flower_control import ConfigValue, FlowerControl, Run
 from server.operations.supervisor import Supervisor
-from server.processes.flower_control import ConfigValue, FlowerControl, Run
 from unlearning.runtime.growing_pause import GrowingPause
 
 _ASKED_EVERY_S = 15.0  # Flower gives a ServerApp up a minute after its last sign

@@ -1,6 +1,6 @@
 """Every error that this project raises on purpose.
 
-Those with a file beside them are defined there, the others here.
+Those with a file next to them are defined there, the others here.
 
 FlowerUnlearningError
 ├── ConfigurationError         a setting is wrong; lists every wrong setting at once
@@ -22,10 +22,7 @@ FlowerUnlearningError
 ├── LedgerUnavailable          the ledger cannot be reached, or refuses a statement (server/ledger/database.py)
 ├── ServiceUnavailable         the deletion service does not answer, or could not (server/api/errors.py)
 ├── SessionError               a session between the server and a client cannot be opened, or broke off
-│   ├── NotAdmitted            the calling peer is no member; it may become one (client/peer/call_admission.py)
-│   ├── TooManyCalls           a peer has as many calls open as it may have (client/peer/call_admission.py)
-│   ├── PayloadRefused         a neighbour refuses a payload (client/peer/grpc_transport.py)
-│   └── WrongName              a payload bears another name than the certificate (client/peer/grpc_transport.py)
+│   └── PayloadRefused         a neighbour refuses a payload (client/peer/grpc_transport.py)
 └── RequestError               a deletion request is refused
     ├── InvalidRequest         malformed: no target, empty sample list, bad parameter
     ├── UnknownClient          no such client in this federation

@@ -63,9 +63,9 @@ def _outputs(
     device = computing_device()
     model = model_with(task, parameters).to(device).eval()
     batches = examples.batches(InOrder(len(examples), batch_size), pin=device.type == "cuda")
-    convolves = any(parameter.ndim == 4 for parameter in model.parameters())
+    # To a model that does not convolve, the other order is two more copies of every batch.
+    convolves = task.channels_last and any(parameter.ndim == 4 for parameter in model.parameters())
     for number, (inputs, targets) in enumerate(batches):
-        # With the channels last a processor evaluates small networks that convolve in half of the time.
         layout = torch.channels_last if convolves and inputs.ndim == 4 else torch.preserve_format
         if number == 0:
             model.to(memory_format=layout)

@@ -78,7 +78,7 @@ class Particulars:
 
     @classmethod
     def from_texts(
-        cls, received_on: str, due_on: str, ground: str, reference: str, note: str
+        cls, received_on: str = "", due_on: str = "", ground: str = "", reference: str = "", note: str = ""
     ) -> "Particulars":
         """Return what was typed; each may be empty.
 
@@ -104,14 +104,18 @@ class Particulars:
         latest = (now.astimezone(UTC) + _EASTMOST).date()
         if not EARLIEST_RECEIVED <= received_on <= latest:
             raise InvalidRequest(
-                f"received-on: from {EARLIEST_RECEIVED} (the Regulation's first day) to today, got {received_on}."
+                f"received-on: from {EARLIEST_RECEIVED} (the Regulation's first day) to today, got {received_on}.",
+                code="bad-day",
+                field="received_on",
             )
         by_law = one_month_after(received_on)
         due_on = self.due_on or by_law
         if not received_on <= due_on <= by_law:
             raise InvalidRequest(
                 f"due-on: from the day it was received, {received_on}, to one month after it, {by_law}, got {due_on}. "
-                "`extend` gives more time, with a reason."
+                "`extend` gives more time, with a reason.",
+                code="bad-day",
+                field="due_on",
             )
         return received_on, due_on
 
@@ -121,7 +125,7 @@ NOTHING_GIVEN = Particulars()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amendment:
-    """What stands beside a request from now on; None: as it was. ground: a letter, empty to take it away.
+    """What a request has from now on; None: as it was. ground: a letter, empty to take it away.
 
     Raises:
         InvalidRequest: nothing is given, or something that cannot be.
@@ -133,7 +137,9 @@ class Amendment:
 
     def __post_init__(self) -> None:
         if self.ground is None and self.reference is None and self.note is None:
-            raise InvalidRequest("Say what to change: the ground, the reference or the note.")
+            raise InvalidRequest(
+                "Say what to change: the ground, the reference or the note.", code="empty-amendment"
+            )
         parse_ground(self.ground or "")
         Particulars(reference=self.reference or "", note=self.note or "")
 
@@ -153,7 +159,7 @@ def parse_day(name: str, text: str) -> date | None:
     """Return the day that a text of the form YYYY-MM-DD names; None where it is empty.
 
     Raises:
-        InvalidRequest: it names none; `name` says of what.
+        InvalidRequest: it names none; `name` is the field.
     """
     if not text:
         return None
@@ -162,7 +168,9 @@ def parse_day(name: str, text: str) -> date | None:
             raise ValueError
         return date.fromisoformat(text)
     except ValueError:
-        raise InvalidRequest(f"{name}: a day is written YYYY-MM-DD, got {text[:40]!r}.") from None
+        raise InvalidRequest(
+            f"{name}: a day is written YYYY-MM-DD, got {text[:40]!r}.", code="not-a-day", field=name
+        ) from None
 
 
 def parse_ground(text: str) -> Ground | None:
@@ -178,7 +186,7 @@ def parse_ground(text: str) -> Ground | None:
     except ValueError:
         known = "; ".join(f"{ground} ({words})" for ground, words in _GROUNDS.items())
         raise InvalidRequest(
-            f"ground: a letter of Art. 17(1), got {text[:40]!r}. They are: {known}."
+            f"ground: a letter of Art. 17(1), got {text[:40]!r}. They are: {known}.", code="unknown-ground"
         ) from None
 
 
@@ -190,7 +198,7 @@ def check_reason(what: str, text: str) -> str:
     """
     reason = text.strip() if len(text) <= MAX_REASON_LENGTH else text
     if not reason:
-        raise InvalidRequest(f"{what} needs a reason: say why in a sentence.")
+        raise InvalidRequest(f"{what} needs a reason: say why in a sentence.", code="no-reason")
     _check_text(f"reason of {what}", reason, MAX_REASON_LENGTH)
     return reason
 
@@ -202,14 +210,21 @@ def check_extension(days: int) -> int:
         InvalidRequest: it is not from 1 to `MAX_EXTENSION_DAYS`.
     """
     if not 1 <= days <= MAX_EXTENSION_DAYS:
-        raise InvalidRequest(f"days: a deadline is extended by 1 to {MAX_EXTENSION_DAYS} days, got {days}.")
+        raise InvalidRequest(
+            f"days: a deadline is extended by 1 to {MAX_EXTENSION_DAYS} days, got {days}.",
+            code="bad-extension",
+        )
     return days
 
 
 def _check_text(what: str, text: str, longest: int, *, one_line: bool = False) -> None:
     if len(text) > longest:
-        raise InvalidRequest(f"The {what} may have {longest:,} characters, got {len(text):,}.")
+        raise InvalidRequest(
+            f"The {what} may have {longest:,} characters, got {len(text):,}.", code="bad-text"
+        )
     allowed = _JOINERS if one_line else f"{_JOINERS}\n"
     if any(not (letter.isprintable() or letter in allowed) or letter in "<>" for letter in text):
         form = "one line of plain text" if one_line else "plain text"
-        raise InvalidRequest(f"The {what} must be {form}, without control characters, < and >.")
+        raise InvalidRequest(
+            f"The {what} must be {form}, without control characters, < and >.", code="bad-text"
+        )

@@ -3,7 +3,7 @@
     def train(model, loader, settings) -> float
 
 `model` is on its device with the weights to start from; it is trained in place. `loader` is a `DataLoader` of
-(inputs, targets), shuffled anew at each iteration by the settings' seed. `settings` are `TrainingSettings`; `epochs`,
+(inputs, targets), shuffled at each iteration by the settings' seed. `settings` are `TrainingSettings`; `epochs`,
 `learning_rate` and the rest mean what they say, for methods change them (MoDe's rates, FedEraser's short training). The
 mean loss is returned. torch's global random state is seeded before, and put back afterwards.
 
@@ -51,7 +51,9 @@ def run_own_training(
         if not takes_after_step(task.train):
             raise AppError(
                 f"The training function {name} does not take `{AFTER_STEP}`, and this method works between its steps. "
-                "Choose a method that needs updates only."
+                "Choose a method that needs updates only.",
+                code="no-after-step",
+                function=name,
             )
         beside = {AFTER_STEP: after_step}
     trained, kept = set(travelling(model)), {key: one.clone() for key, one in at_home(model).items()}
@@ -61,7 +63,9 @@ def run_own_training(
         raise
     except Exception as exc:
         said = " ".join(str(exc).split())[:300].rstrip(".")
-        raise AppError(f"The training function {name} raised {type(exc).__name__}: {said}.") from exc
+        raise AppError(
+            f"The training function {name} raised {type(exc).__name__}: {said}.", code="raised", function=name
+        ) from exc
     _check_loss(name, loss)
     _check_kept(name, model, trained, kept)
     return float(loss)
@@ -72,12 +76,16 @@ def _check_loss(name: str, loss: Any) -> None:
     single = isinstance(loss, Tensor) and loss.numel() == 1
     if isinstance(loss, bool) or not (isinstance(loss, int | float) or single):
         raise AppError(
-            f"The training function {name} must return the mean loss, a number, and returned {type(loss).__name__}."
+            f"The training function {name} must return the mean loss, a number, and returned {type(loss).__name__}.",
+            code="no-loss",
+            function=name,
         )
     if not math.isfinite(float(loss)):
         raise AppError(
             f"The training function {name} returned the loss {float(loss)}: the training has diverged. Lower the "
-            "learning rate, or look for what makes the loss infinite."
+            "learning rate, or look for what makes the loss infinite.",
+            code="diverged",
+            function=name,
         )
 
 
@@ -86,7 +94,9 @@ def _check_kept(name: str, model: nn.Module, trained: set[str], kept: dict[str, 
     if set(travelling(model)) != trained:
         raise AppError(
             f"The training function {name} has changed which parameters have requires_grad; leave that as build_model "
-            "makes it, and undo what a library wraps around the model."
+            "makes it, and undo what a library wraps around the model.",
+            code="changed-requires-grad",
+            function=name,
         )
     now = at_home(model)
     changed = [key for key, one in kept.items() if not torch.equal(one, now[key].to(one.device))]
@@ -94,5 +104,7 @@ def _check_kept(name: str, model: nn.Module, trained: set[str], kept: dict[str, 
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         raise AppError(
             f"The training function {name} has changed the frozen part of the model ({changed[0]}{more}), which "
-            "stays as the task makes it. Give its optimiser the parameters with requires_grad only."
+            "stays as the task makes it. Give its optimiser the parameters with requires_grad only.",
+            code="changed-frozen-part",
+            function=name,
         )

@@ -264,7 +264,9 @@ def check_length(vector: Vector, expected: int) -> None:
     if vector.ndim != 1 or vector.size != expected:
         raise UpdateRefused(
             f"The model has {expected:,} parameters, got an array of shape {vector.shape}. "
-            "Check that every machine runs the same model and number of classes."
+            "Check that every machine runs the same model and number of classes.",
+            code="wrong-length",
+            expected=expected,
         )
 
 
@@ -276,7 +278,10 @@ def check_finite(vector: Vector) -> None:
     """
     finite = np.isfinite(vector)
     if not finite.all():
-        raise UpdateRefused(f"{int((~finite).sum()):,} of {vector.size:,} values are not finite.")
+        count = int((~finite).sum())
+        raise UpdateRefused(
+            f"{count:,} of {vector.size:,} values are not finite.", code="not-finite", count=count
+        )
 
 
 def content_hash(vector: Vector) -> str:

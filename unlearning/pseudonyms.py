@@ -3,7 +3,7 @@
 Ids of samples are guessable (a patient's number, a count), so a plain hash of one hides nothing. The operator has
 one random key; each client's own key is derived from it, and only that one travels to the client, which hashes the
 ids of its own samples to see which are meant. A keyed id says what it is: `hmac:` and 128 bits of HMAC-SHA256 under
-the client's key, so lists of plain ids from before go on working beside it.
+the client's key, so lists of plain ids from before go on working as well.
 """
 
 import hmac

@@ -7,18 +7,20 @@
         ▼          ▼ └───── (also from received and scheduled)
     cancelled   cancelled
 
+A request whose target is forgotten already, by earlier requests, goes from received or scheduled to completed: their
+reports and certificates answer it.
 From received, scheduled and failed a request may also be refused: answered without deletion, for a reason that an
 operator gives.
 Up to `recovering` a request may fail without a trace in the model. `recovering` → `verifying` commits the
-recovered model, once the gate has let it pass, and excludes the data for good; from there the only way is
+recovered model, once the gate has accepted it, and permanently excludes the data; from there the only way is
 forward, and what goes wrong is said in the report.
 """
 
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import date, datetime, timedelta
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -53,8 +55,12 @@ class Status(StrEnum):
 
 
 LEGAL_MOVES: Mapping[Status, frozenset[Status]] = {
-    Status.RECEIVED: frozenset({Status.SCHEDULED, Status.FAILED, Status.CANCELLED, Status.REFUSED}),
-    Status.SCHEDULED: frozenset({Status.UNLEARNING, Status.FAILED, Status.CANCELLED, Status.REFUSED}),
+    Status.RECEIVED: frozenset(
+        {Status.SCHEDULED, Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REFUSED}
+    ),
+    Status.SCHEDULED: frozenset(
+        {Status.UNLEARNING, Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REFUSED}
+    ),
     Status.UNLEARNING: frozenset({Status.RECOVERING, Status.SCHEDULED, Status.FAILED}),
     Status.RECOVERING: frozenset({Status.VERIFYING, Status.FAILED}),
     Status.VERIFYING: frozenset({Status.COMPLETED}),
@@ -154,13 +160,6 @@ class Target:
             raise InvalidRequest(f"A {self.granularity} deletion takes no class label.")
 
     @property
-    def key(self) -> str:
-        """Two requests with equal keys are about the same target; only one may be open."""
-        if self.granularity is Granularity.CLASS:
-            return f"class/{self.class_label}"
-        return f"client/{self.client_id}"
-
-    @property
     def forget(self) -> Forget:
         """What each client that the target concerns must forget."""
         if self.granularity is Granularity.CLIENT:
@@ -213,7 +212,7 @@ class DeletionRequest:
     """One deletion request as the ledger holds it. Times are UTC.
 
     submitted_role: in which role `submitted_by` filed it, None where that was not written down.
-    attempts: how often it has begun since it was filed or retried; before schema 9, how often one had failed.
+    attempts: how often it has begun since it was filed or retried.
     due_on: by when it must be answered, with the `extended_days` of its one extension (0: none).
     is_held: it must not begin, because the data has to be kept; `hold_reason` says why.
     reference, note, *_reason: texts of people, empty where there is none, or it `is_redacted`.
@@ -256,6 +255,11 @@ class DeletionRequest:
         return self.status in ANSWERED_STATUSES
 
     @property
+    def answered_by(self) -> tuple[str, ...]:
+        """The earlier requests that forgot all of the target; empty where this one has a deletion of its own."""
+        return tuple(self.result.get("answered_by", ()))
+
+    @property
     def first_due_on(self) -> date:
         """The deadline before it was extended."""
         return self.due_on - timedelta(days=self.extended_days)
@@ -268,6 +272,26 @@ class DeletionRequest:
         """Return whether the deadline has passed without an answer."""
         left = self.days_left(today)
         return left is not None and left < 0
+
+
+def facts_of(request: DeletionRequest) -> dict[str, Any]:
+    """Return a request's fields and those of its target by name, in the form that documents and tables have.
+
+    `target` is the phrase for people, times are ISO 8601 in UTC. Ids of samples are left out, their number is in.
+    """
+    target = request.target
+    found = {item.name: getattr(request, item.name) for item in fields(request)}
+    found |= {item.name: getattr(target, item.name) for item in fields(target) if item.name != "sample_ids"}
+    found |= {"target": target.describe(), "num_samples": target.num_samples or None}
+    return {name: _stated(value) for name, value in found.items()}
+
+
+def _stated(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="seconds")
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value) if isinstance(value, StrEnum) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +308,20 @@ class Exclusions:
     def is_forgotten(self, client_id: str) -> bool:
         """Return whether the whole client was forgotten."""
         return self.clients.get(client_id, NOTHING).everything
+
+    def cover(self, target: Target) -> bool:
+        """Return whether nothing is left of `target`."""
+        if target.client_id is None:
+            return target.class_label in self.classes
+        if self.is_forgotten(target.client_id):
+            return True
+        return bool(target.sample_ids) and target.sample_ids <= self.of(target.client_id).sample_ids
+
+    def overlap(self, target: Target) -> bool:
+        """Return whether something of `target` is forgotten."""
+        if target.client_id is None or self.is_forgotten(target.client_id):
+            return self.cover(target)
+        return bool(target.sample_ids & self.of(target.client_id).sample_ids)
 
     def including(self, targets: Iterable[Target]) -> "Exclusions":
         """These exclusions and those of `targets`."""

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, TypeAlias
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
-from torch.optim.sgd import sgd
 
 from unlearning.errors import AppError, DataError, UpdateRefused
 from unlearning.own_training import run_own_training
@@ -24,11 +23,10 @@ from unlearning.parameters import (
     refuse_shared_memory,
     size_of_vector,
 )
-from unlearning.recorded_step import RecordedStep, where_steps_can_be_recorded
 from unlearning.runtime.devices import computing_device, inputs_for, targets_for
-from unlearning.tasks import losses
 from unlearning.tasks.batches import Shuffled, data_loader
 from unlearning.tasks.task import Examples, Task
+from unlearning.training_step import RecordedStep, Sgd, Step, where_steps_can_be_recorded
 
 OptimizerName: TypeAlias = Literal["sgd", "adam", "adamw"]
 
@@ -139,7 +137,8 @@ def _untrained(task: Task, seed: int) -> nn.Module:
     model = model.to(task.dtype)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise AppError(
-            f"No parameter of the model of {task.name} has requires_grad; nothing would be trained."
+            f"No parameter of the model of {task.name} has requires_grad; nothing would be trained.",
+            code="nothing-trained",
         )
     hold_statistics(model)
     return model
@@ -193,7 +192,10 @@ def check_frozen_part(task: Task, expected: str) -> None:
         raise AppError(
             f"The frozen part of the model of {task.name} has the SHA-256 {frozen_part(task)[:16]}… here and "
             f"{expected[:16]}… at the server, so updates would not fit. Bring the files and packages that it is made "
-            "from to the same version."
+            "from to the same version.",
+            code="other-frozen-part",
+            here=frozen_part(task),
+            server=expected,
         )
 
 
@@ -254,7 +256,7 @@ def _epochs(
     order = Shuffled(len(examples), settings.batch_size, generator)
     batches = examples.batches(order, pin=device.type == "cuda")
     with where_steps_can_be_recorded(device):
-        step = _Step(task, model, settings, device)
+        step = Step(task, model, _optimizer(model, settings), settings.clip_norm)
         do = RecordedStep(step, settings.batch_size) if step.can_be_recorded else step
         seen = 0
         for _ in range(settings.epochs):
@@ -268,32 +270,6 @@ def _epochs(
         return step.loss.item() / seen
 
 
-_WITHOUT_MEMORY = (losses.cross_entropy, losses.cross_entropy_and_dice)
-"""Losses that do nothing but return: what others note in passing, a recording would not repeat."""
-
-
-class _Step:
-    """One step of the optimiser; `loss` sums the losses of all examples, and no step waits for it."""
-
-    def __init__(
-        self, task: Task, model: nn.Module, settings: TrainingSettings, device: torch.device
-    ) -> None:
-        self._task, self._model, self._clip_norm = task, model, settings.clip_norm
-        self._optimizer = _optimizer(model, settings)
-        self.loss = torch.zeros((), dtype=torch.float64, device=device)
-        is_plain = settings.optimizer == "sgd" and task.loss in _WITHOUT_MEMORY
-        self.can_be_recorded = device.type == "cuda" and is_plain
-
-    def __call__(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
-        self._model.zero_grad()
-        loss = self._task.loss(self._model(inputs), targets)
-        loss.backward()  # type: ignore[no-untyped-call]
-        if self._clip_norm:
-            nn.utils.clip_grad_norm_(self._model.parameters(), self._clip_norm)
-        self._optimizer.step()
-        self.loss += loss.detach().double() * len(targets)
-
-
 def _seed_torch(seed: int) -> None:
     if torch.cuda.is_available():
         torch.manual_seed(seed)
@@ -301,45 +277,13 @@ def _seed_torch(seed: int) -> None:
         torch.default_generator.manual_seed(seed)
 
 
-def _optimizer(model: nn.Module, settings: TrainingSettings) -> "torch.optim.Optimizer | _Sgd":
+def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer | Sgd:
+    weights, momentum = model.parameters(), settings.momentum
     rate, decay, climbs = settings.learning_rate, settings.weight_decay, settings.maximize
     match settings.optimizer:
         case "sgd":
-            return _Sgd(model, settings)
+            return Sgd(weights, lr=rate, momentum=momentum, weight_decay=decay, maximize=climbs)
         case "adam":
-            return torch.optim.Adam(model.parameters(), lr=rate, weight_decay=decay, maximize=climbs)
+            return torch.optim.Adam(weights, lr=rate, weight_decay=decay, maximize=climbs)
         case "adamw":
-            return torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=decay, maximize=climbs)
-
-
-class _Sgd:
-    """`torch.optim.SGD`, bit for bit, by torch's function instead of its class.
-
-    The first use of the class imports torch's compiler: 1.3 s of processor time in every process, and a
-    deployment starts one for each message.
-    """
-
-    def __init__(self, model: nn.Module, settings: TrainingSettings) -> None:
-        self._settings = settings
-        self._weights = list(model.parameters())
-        self._momentum: list[torch.Tensor | None] = [None] * len(self._weights)
-
-    @torch.no_grad()
-    def step(self) -> None:
-        gradients = {
-            index: weight.grad for index, weight in enumerate(self._weights) if weight.grad is not None
-        }
-        momentum = [self._momentum[index] for index in gradients]
-        sgd(
-            [self._weights[index] for index in gradients],
-            list(gradients.values()),
-            momentum,  # filled by the first step
-            weight_decay=self._settings.weight_decay,
-            momentum=self._settings.momentum,
-            lr=self._settings.learning_rate,
-            dampening=0.0,
-            nesterov=False,
-            maximize=self._settings.maximize,
-        )
-        for index, buffer in zip(gradients, momentum, strict=True):
-            self._momentum[index] = buffer
+            return torch.optim.AdamW(weights, lr=rate, weight_decay=decay, maximize=climbs)

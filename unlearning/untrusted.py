@@ -1,6 +1,6 @@
 """What others send, read strictly: lines for the log, JSON, arrays.
 
-Whoever reads an answer of a client, or a payload of a peer, reads it by these functions. Each knows from a few bytes
+Every answer of a client and payload of a peer is read by these functions. Each knows from a few bytes
 how much room the rest will take, refuses what does not fit before it makes that room, and raises `UpdateRefused`.
 """
 
@@ -21,6 +21,9 @@ MAX_LINE = 500
 
 MAX_JSON_BYTES = 2**24
 """Of one message: room for a list of a million sample ids of a dozen characters."""
+SITE_REQUESTS, SITE_REQUEST_BYTES = 20, 14 * 2**20
+"""The most requests filed at a site, and bytes of their JSON, that travel with one answer; the others go with the next
+ones. What else is in the answer fits into the rest of `MAX_JSON_BYTES`."""
 MAX_JSON_ITEMS = 2_000_000
 MAX_JSON_CONTAINERS = 100_000
 MAX_JSON_DEPTH = 32
@@ -96,9 +99,11 @@ def json_object(text: str | bytes, *, max_bytes: int = MAX_JSON_BYTES) -> dict[s
             )
         value = json.loads(whole, parse_int=_integer, object_pairs_hook=_object)
     except (ValueError, RecursionError) as exc:
-        raise UpdateRefused(f"It carries malformed JSON: {as_line(str(exc), 100)}.") from exc
+        raise UpdateRefused(
+            f"It carries malformed JSON: {as_line(str(exc), 100)}.", code="malformed-json"
+        ) from exc
     if not isinstance(value, dict):
-        raise UpdateRefused("Its JSON is not an object.")
+        raise UpdateRefused("Its JSON is not an object.", code="malformed-json")
     _check_values(value)
     return value
 
@@ -109,7 +114,7 @@ def npy_array(data: bytes, *, max_size: int | None = None) -> NDArray[Any]:
     max_size: how many numbers there may be; what holds more is refused before room is made for it.
 
     Raises:
-        UpdateRefused: it is no such array of numbers, or its bytes are not as many as its shape says.
+        UpdateRefused: it is no such array of numbers, or it has another number of bytes than its shape says.
     """
     length = int.from_bytes(data[8:10], "little")
     if not data.startswith(_NPY_MAGIC) or length > _NPY_HEADER_BYTES:
@@ -152,7 +157,9 @@ def check_dtype(name: str) -> np.dtype[Any]:
         UpdateRefused: it may not travel.
     """
     if name not in DTYPES:
-        raise UpdateRefused(f"An array is of dtype {as_line(name, 40)!r}; allowed are {', '.join(DTYPES)}.")
+        raise UpdateRefused(
+            f"An array is of dtype {as_line(name, 40)!r}; allowed are {', '.join(DTYPES)}.", code="dtype"
+        )
     return DTYPES[name]
 
 
@@ -169,7 +176,11 @@ def check_size(shape: Sequence[int], dtype: np.dtype[Any], *, max_size: int | No
     if math.prod(extent for extent in shape if extent) * dtype.itemsize >= 2**62:
         raise UpdateRefused(f"An array has the shape {tuple(shape)}.")
     if max_size is not None and size > max_size:
-        raise UpdateRefused(f"An array holds {size:,} numbers where at most {max_size:,} are expected.")
+        raise UpdateRefused(
+            f"An array holds {size:,} numbers where at most {max_size:,} are expected.",
+            code="too-many-numbers",
+            max_size=max_size,
+        )
     return size * dtype.itemsize
 
 

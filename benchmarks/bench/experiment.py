@@ -31,13 +31,13 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
+from benchmarks.bench.batched_training import suits
 from benchmarks.bench.cases import Case, Contender, Published, Setting, Strict
 from benchmarks.bench.columns import COLUMNS, ORIGINAL, RETRAIN, is_retrain
 from benchmarks.bench.experiment_files import read_values, shipped_experiments
 from benchmarks.bench.u_lira import FEWEST_PAIRS
 from strategies import built_in
 from strategies.settings.run_config import RunSettings
-from unlearning.batched_training import suits
 from unlearning.errors import ConfigurationError, RequestError
 from unlearning.methods.registry import check_supports, method_named, preparations, validated_parameters
 

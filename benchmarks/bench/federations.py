@@ -37,7 +37,7 @@ from unlearning.runtime.durable_files import file_lock, write_atomically
 from unlearning.tasks.task import Task
 from unlearning.training import initial_parameters
 
-CLIENTS = "client.in_process:clients_in_process"
+CLIENTS = "client.app:clients_in_process"
 """What makes the ClientApp of one federation, by name: the server side imports nothing of the clients'."""
 
 FACTS = "trained.json"

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.bench.batched_training import train_federations
 from benchmarks.bench.u_lira import vulnerability
 from strategies import built_in
 from strategies.settings.run_config import RunSettings
-from unlearning.batched_training import train_federations
 from unlearning.evaluation import predict
 from unlearning.runtime.archive import pack_arrays
 from unlearning.runtime.durable_files import file_lock, write_atomically

@@ -4,7 +4,7 @@ An experiment with `oracles: N` has N seeds, which train on the same clients' ex
 models retrained without what the case forgets, with seeds that nobody else has. Of every model the margins of the same
 examples are kept. The row `retrain` is a second set of oracles, so its distances are the floor.
 
-Oracles of a linear head or an MLP are trained several at once (`unlearning.batched_training`), others as Retrain is.
+Oracles of a linear head or an MLP are trained several at once (`batched_training`), others as Retrain is.
 """
 
 from collections.abc import Mapping, Sequence

@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench import measures, oracles
+from benchmarks.bench.batched_training import suits, train_federations
 from benchmarks.bench.cases import Case, Contender, Setting
 from benchmarks.bench.columns import ORIGINAL, RETRAIN, Row
 from benchmarks.bench.experiment import Experiment
 from benchmarks.bench.federations import ClientBroke, SeedFederations, facts_of, newest, task_of
 from benchmarks.bench.parts import ORACLES, Part, row_path
 from benchmarks.bench.provenance import load, made_here
-from server.deletion.measuring import forget_sets
+from server.deletion.open_deletion import forget_sets
 from server.federation.context import FederationContext
 from server.federation.observing import ServerTestSet, observe_all
 from server.federation.state import FederationState
 from strategies.settings.run_config import RunSettings
-from unlearning.batched_training import suits, train_federations
 from unlearning.methods.registry import method_named
 from unlearning.requests import Status
 from unlearning.runtime.durable_files import write_atomically
@@ -170,7 +170,7 @@ class SeedRun:
             self.federations.train(title, grid, settings, run_id=2)
         state = newest(directory)
         with self.federations.open(grid, settings, run_id=2) as context:
-            done = [context.ledger.get(request.id) for request in filed]
+            done = [context.ledger.requests.get(request.id) for request in filed]
             wrong = [request for request in done if request.status is not Status.COMPLETED]
             if wrong:  # a finding too: some methods do not survive every federation
                 shutil.rmtree(directory)

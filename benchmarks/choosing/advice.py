@@ -12,7 +12,7 @@ from functools import reduce
 from typing import Any
 
 from benchmarks.choosing.measured import RESULTS
-from server.requests.comparisons import Comparison
+from server.requests.plan_data import Comparison
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.bench.columns import ORIGINAL, RETRAIN, Row, is_retrain, retrain_for
 from benchmarks.bench.experiment import found
-from server.requests.comparisons import Comparison, Figures
+from server.requests.plan_data import Comparison, Figures
 
 RESULTS = Path("docs/results")
 SCORES = ("test", "retained", "forget")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from benchmarks.choosing.advice import ADVICE, rendered
 from benchmarks.choosing.measured import Case, spread_of_retrain
 from benchmarks.tables import table
-from server.requests.comparisons import Comparison, Figures
+from server.requests.plan_data import Comparison, Figures
 from unlearning.requests import Granularity
 
 

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from benchmarks.data import sites_and_test
 from client.peer.in_process import InProcessNetwork
-from client.peer.journal import MemoryJournal, PeerModel
-from client.peer.learner import SiteLearner
-from client.peer.node import Peer
-from client.peer.rules import PeerRules, Round
+from client.peer.journal import Journal, PeerModel
+from client.peer.learner import Round, SiteLearner
+from client.peer.peer import Peer
+from client.peer.record import PeerRules
 from unlearning.decentralised import CorrectionSettings, Graph, erdos_renyi, ring
 from unlearning.parameters import Vector
 from unlearning.requests import Forget, Granularity, Target
@@ -94,7 +94,7 @@ class Federation:
         )
         peers = []
         for name in graph.nodes:
-            journal = MemoryJournal()
+            journal = Journal()
             if starts is not None:
                 journal.put_model(PeerModel(round=begun, vector=starts[name], has_trained=True))
             learner = Recording(

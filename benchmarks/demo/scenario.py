@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from server.processes.flower_control import ConfigValue
+from server.operations.flower_control import ConfigValue
 from strategies.settings.run_config import RunSettings
 from unlearning.errors import ConfigurationError
 from unlearning.methods.registry import check_supports, method_named

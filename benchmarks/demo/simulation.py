@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.deployment import SUPERLINK, LocalDeployment
-from server.processes.flower_control import ConfigValue, FlowerControl, config_argument
-from server.processes.layout import FEDERATION
+from server.operations.flower_control import ConfigValue, config_argument
 
 
 class LocalSimulation(LocalDeployment):
@@ -46,12 +45,7 @@ class LocalSimulation(LocalDeployment):
             "client-resources-num-cpus": 1,
             "init-args-num-cpus": 1,
         }
-        self.control = FlowerControl(
-            app_dir,
-            FEDERATION,
-            environment=self._environment_of(server),
-            run_options=("--federation-config", config_argument(federation)),
-        )
+        self.control.run_options = ("--federation-config", config_argument(federation))
 
     def stop(self) -> None:
         """End every process, and Ray's directory with them."""

@@ -21,14 +21,14 @@ from benchmarks.demo.view import interpret, introduce, outcome_table
 from benchmarks.deployment import LocalDeployment
 from server.api.client import DeletionClient
 from server.api.narrator import GOING_ON, Narrator
-from server.certificate.checks import check_report, check_signature
 from server.certificate.document import decode
+from server.certificate.file_checks import check_report, check_signature
 from server.certificate.keys import PUBLIC_KEY, load_public_key, make_key_pair
 from server.certificate.ledger_check import LedgerView, check_ledger, open_ledger
 from server.ledger import Event, Ledger, RoundRecord
+from server.operations.flower_control import FLEET_SPEAKS_HTTP
+from server.operations.starting import write_app
 from server.operations.superlink_residue import erase_residue
-from server.processes.app_directory import write_app
-from server.processes.layout import FLEET_SPEAKS_HTTP
 from server.state_directory.files import REPORTS
 from server.state_directory.ledger_address import ledger_url
 from unlearning.errors import ConfigurationError, DeploymentError, FlowerUnlearningError
@@ -95,7 +95,7 @@ def _check_certificate(directory: Path) -> list[str]:
     with closing(open_ledger(ledger_url(directory / "server" / "state"))) as ledger:
         checks = [
             check_signature(file, load_public_key(directory / PUBLIC_KEY)),
-            check_report(file.certificate, directory / REPORT_JSON),
+            check_report(file.certificate, (directory / REPORT_JSON).read_bytes()),
             check_ledger(file.certificate, content, LedgerView.of_ledger(ledger)),
         ]
     command = f"flower-unlearn verify {CERTIFICATE} --public-key {PUBLIC_KEY} --report {REPORT_JSON}"
@@ -252,12 +252,12 @@ class RunFollower:
             DeploymentError: it was not; says why.
         """
         if self._status is not Status.COMPLETED:
-            request = self._ledger.get(self.request_id)
+            request = self._ledger.requests.get(self.request_id)
             raise DeploymentError(f"Request {request.id} is {request.status}: {request.reason}")
 
     def _tell_news(self) -> None:
         """Tell what is new in the ledger, in order of time."""
-        news: list[Event | RoundRecord] = [*self._ledger.events(after=self._events_seen)]
+        news: list[Event | RoundRecord] = [*self._ledger.events.page(after=self._events_seen)]
         news += self._ledger.rounds(after=self._rounds_seen)
         for item in sorted(news, key=lambda item: item.at):
             if isinstance(item, Event):

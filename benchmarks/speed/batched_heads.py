@@ -15,10 +15,10 @@ import numpy as np
 import torch
 import typer
 
+from benchmarks.bench.batched_training import train_many
 from benchmarks.data import random_examples
 from benchmarks.tables import Row, provenance, table, write
 from benchmarks.timing import median_seconds
-from unlearning.batched_training import train_many
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.training import TrainingSettings, initial_parameters, train
 

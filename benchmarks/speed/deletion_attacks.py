@@ -17,8 +17,8 @@ import grpc
 from server.api import deletion_pb2 as pb
 from server.api.client import DeletionClient
 from server.api.errors import ServiceUnavailable
-from server.api.tls import TlsFiles
 from server.ledger import LimitExceeded
+from strategies.tls_files import TlsFiles
 from unlearning.errors import RequestError
 from unlearning.requests import Granularity, Target
 

@@ -39,11 +39,11 @@ from benchmarks.tables import commit, table, write
 from server.api import deletion_pb2 as pb
 from server.api.access import Role
 from server.api.deletion_pb2_grpc import DeletionServiceStub
-from server.api.tls import TlsFiles
 from server.http_api.tokens import make_token
-from server.ledger import ClientRecord, Ledger, NewRequest, chain, schema, statements
+from server.ledger import ClientRecord, Ledger, NewRequest, chain, row_seals, schema, statements
 from server.ledger.database import Database
-from server.ledger.requests import insert_row
+from server.ledger.request_store import insert_row
+from strategies.tls_files import TlsFiles
 from unlearning.requests import Granularity, Status, Target
 
 console = Console()
@@ -155,7 +155,7 @@ def _fill(url: str, load: Load) -> None:
     opened = Ledger.open(url)
     token = opened.acquire_fence("benchmark", now=now)
     run = [ClientRecord(f"new-{number}") for number in range(load.num_requests)]
-    opened.register_clients([*map(ClientRecord, [*names, *ATTACKERS]), *run], token=token, now=now)
+    opened.live(token, lambda: now).register_clients([*map(ClientRecord, [*names, *ATTACKERS]), *run])
     opened.close()
     database = Database(url)
     with database.writing() as connection:
@@ -168,7 +168,7 @@ def _fill(url: str, load: Load) -> None:
                 idempotency_key=name,
             )
             row = insert_row(connection, new, (now.date(), now.date()), now)
-            sealed = statements.row_seal(connection, row)
+            sealed = {row_seals.REQUEST_SHA256: row_seals.request_hash(connection, row)}
             chain.append(connection, number + 1, "submitted", actor="load", detail=sealed, now=now)
             # Of ten, four are completed, five cancelled, and one is open.
             way = FORGETTING if number % 10 < 4 else (Status.CANCELLED,) if number % 10 < 9 else ()
@@ -320,13 +320,13 @@ def _judge(name: str, url: str, answers: list[Answer]) -> Outcome:
     served = [answer for answer in answers if answer.status == "OK"]
     latencies = sorted(answer.latency_ms for answer in served) or [float("nan")]
     ledger = Ledger.open(url)
-    filed = {request.idempotency_key for request in ledger.list_requests()}
+    filed = {request.idempotency_key for request in ledger.requests.select()}
     outcome = Outcome(
         database=name,
         answered=len(served),
         failed=dict(Counter(answer.status for answer in answers if answer.status != "OK")),
         lost=sum(answer.key not in filed for answer in served),
-        chain_holds=ledger.verify() == "",
+        chain_holds=ledger.events.verify() == "",
         seconds=max(answer.at_s for answer in answers),
         median_ms=statistics.median(latencies),
         p99_ms=latencies[int(0.99 * (len(latencies) - 1))],

@@ -23,7 +23,6 @@ import psutil
 import client.answering
 import client.app
 import client.handlers
-import client.session
 import strategies.sessions.client_session
 import strategies.sessions.session_grid
 from client.last_answer import LastAnswer
@@ -157,7 +156,7 @@ class ClientProfile:
         clock.within(LastAnswer, "keep", "keeping the answer, in case it is lost")
         clock.within(strategies.sessions.client_session, "told_message", "unpacking the message")
         clock.within(strategies.sessions.client_session, "answer_payload", "packing the answer")
-        for handlers in (client.session.HANDLERS, client.app.HANDLERS):
+        for handlers in (client.handlers.IN_SESSIONS, client.handlers.HANDLERS):
             handlers["train"] = self._timed(handlers["train"])
         atexit.register(self.write)
 

@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import FedAvg as StockFedAvg
 
 from strategies.exchange import exchange
 from strategies.fedavg import FedAvg
-from strategies.messages import vector_of
+from strategies.messages import NOTICE, vector_of
 from strategies.sessions.endpoint import Endpoint
 from strategies.sessions.payloads import ACCOUNT, SessionStatistics
 from strategies.sessions.session_grid import SessionGrid
@@ -103,7 +103,7 @@ def _sites_busy() -> float:
 
 def _empty(grid: Grid, strategy: FedAvg, number: int) -> None:
     """Tell every client what every message tells it: the least that an exchange can be."""
-    done = exchange(grid, strategy.notices(number, strategy.eligible(grid)), timeout_s=600.0)
+    done = exchange(grid, strategy.plan.messages(NOTICE, number, strategy.eligible(grid)), timeout_s=600.0)
     assert len(done.messages) == strategy.settings.num_clients
 
 

@@ -3,8 +3,8 @@
     python -m benchmarks.speed.rounds deployment --output docs/results/rounds-deployment
     python -m benchmarks.speed.rounds simulation --output docs/results/rounds-simulation
 
-`deployment`: real SuperLink and SuperNodes on this machine, in four arms: stock Flower, which starts a Python
-process a message; messages with a warm worker; those with the shorter waits of `node --short-waits`; sessions.
+`deployment`: real SuperLink and SuperNodes on this machine, in three arms: stock Flower, which starts a Python
+process per message; messages with a warm worker; sessions.
 `simulation`: Flower's Ray simulation with 10, 100 and 1,000 virtual clients. Figures are medians over repetitions that
 take turns in one run; ratios are medians of the ratios of neighbours.
 """
@@ -24,10 +24,11 @@ import typer
 from rich.console import Console
 
 from benchmarks.deployment import LocalDeployment
+from benchmarks.local_layout import free_ports
+from benchmarks.process_group import kill_local_superlink
 from benchmarks.tables import table, write
-from server.processes.flower_control import ConfigValue, config_argument, flower_environment, program
-from server.processes.layout import free_ports
-from server.processes.process_group import kill_local_superlink
+from server.operations.flower_control import ConfigValue, config_argument, flower_environment
+from strategies.installation import program
 
 app = typer.Typer(add_completion=False)
 console = Console()
@@ -99,9 +100,6 @@ ARMS = {
     ),
     "messages, warm worker": Arm(
         deployment={}, settings={}, training="ours", kinds=("empty", "ours", "unlearning")
-    ),
-    "messages, warm worker, short waits": Arm(
-        deployment={"short_waits": True}, settings={}, training="ours", kinds=("empty", "ours", "unlearning")
     ),
     "sessions": Arm(
         deployment={"with_sessions": True},

@@ -121,7 +121,7 @@ def measure_federation(
             console.print(f"{config['model']}, {'session' if with_sessions else 'messages'}: {status}")
         ledger = Ledger.open(federation.layout.ledger_url)
         try:
-            (served,) = ledger.list_requests(statuses=(Status.COMPLETED,))
+            (served,) = ledger.requests.select(statuses=(Status.COMPLETED,))
             (record,) = (record for record in ledger.rounds() if record.kind == "unlearning")
         finally:
             ledger.close()

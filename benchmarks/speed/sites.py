@@ -28,7 +28,7 @@ from benchmarks.deployment import WORKER, LocalDeployment, supernode
 from benchmarks.speed.rounds import Plan, write_app
 from benchmarks.speed.site_processes import SITE, at_rest, census, memory, processor_seconds, sizes_mib
 from benchmarks.tables import table, write
-from server.processes.flower_control import ConfigValue
+from server.operations.flower_control import ConfigValue
 from unlearning.errors import DeploymentError
 
 app = typer.Typer(add_completion=False)

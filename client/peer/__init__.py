@@ -1,9 +1,9 @@
-"""A federation without a server: each peer talks to its neighbours only.
+"""A federation without a server: each peer exchanges models with its neighbours only.
 
-`node.Peer` is the state machine of one peer (`known_items` and `models` are what it has, `links` what others lack),
-`work` what deletion requests need of it, `items` and `journal` what it says and keeps; none of these knows a network.
-`in_process` connects peers within one process, `grpc_transport` between machines, `process` runs one peer (the command
-`flower-unlearn-peer`, `cli`).
+Read in this order: `gossip` (what peers send), `peer` (the state machine of one peer, with what it knows in
+`known_items` and `record`, its models in `peer_models`, what neighbours lack in `outbox`), `owed_items` and `learner`
+(what deletion requests need of it), `journal`. None of these knows a network: `in_process` connects peers within one
+process, `grpc_transport` between machines, and `process` runs one peer (the command `flower-unlearn-peer`, `peer_cli`).
 
-May import `client.memory`, `strategies.sessions`, `unlearning` and gRPC; not `server`. There is no SuperLink here.
+May import `client.memory`, `strategies`, `unlearning` and gRPC; not `server`. There is no SuperLink here.
 """

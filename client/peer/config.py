@@ -10,15 +10,13 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from client.peer.admission import Limits
 from client.peer.gossip import length
-from client.peer.rules import PeerRules
-from strategies.sessions.endpoint import Tls
+from client.peer.record import PeerRules
 from strategies.settings.run_config import TYPED
-from strategies.tls_files import is_loopback, read_pem
+from strategies.tls_files import TlsFiles, is_loopback
 from unlearning.buffers import buffer_positions
 from unlearning.certified.noise_certificate import unmet_assumptions
-from unlearning.certified.sensitivity import logistic_constants, trajectory_norm
+from unlearning.certified.sensitivity import Constants, logistic_constants, trajectory_norm
 from unlearning.decentralised import (
     CorrectionSettings,
     Graph,
@@ -59,7 +57,7 @@ class GraphSection(_Section):
 
 
 class TrainingSection(_Section):
-    """A peer's training. rounds: 0 for ever. local_steps: SGD steps a round; 0 for `local_epochs` epochs."""
+    """A peer's training. rounds: 0 for no end. local_steps: SGD steps a round; 0 for `local_epochs` epochs."""
 
     rounds: int = Field(default=0, ge=0)
     local_steps: int = Field(default=0, ge=0)
@@ -86,9 +84,9 @@ class DeletionSection(_Section):
 
 
 class LimitsSection(_Section):
-    """Bounds on what one peer may bring to the others; see `Limits`.
+    """Bounds on what one peer may bring to the others; see `PeerRules`.
 
-    count_factor: a peer's number of examples counts up to so many times the median. correction_norm: 0 for three
+    count_factor: a peer's number of examples counts up to this multiple of the median. correction_norm: 0 for three
     times the length of the untrained model, at least 3. feature_norm: no example's inputs, with a 1 for the bias, are
     longer; 0 where that is not known.
     """
@@ -102,7 +100,7 @@ class LimitsSection(_Section):
 
 
 class TlsSection(_Section):
-    """PEM files. The certificate's common name is the peer's id."""
+    """PEM files, all three. The certificate's common name is the peer's id."""
 
     ca: Path
     certificate: Path
@@ -113,9 +111,10 @@ class PeerConfig(_Section):
     """One peer's file. All but the first five settings are the same at every peer.
 
     peer: this peer's id. listen: where it listens (host:port); empty: its own address. partition_id: which part of
-    the task's data is its own; site_dir: a directory with its own data instead.
+    the task's data is its own; site_dir: a directory with its own data instead. tls: PEM files; the certificate's
+    common name is the peer's id.
     peers: the address by id of every peer that begins the federation, and of this one. members: who may join later.
-    federation: its name, which items are signed with; another one begins anew with the same certificates.
+    federation: its name, which items are signed with; another name is another federation of the same certificates.
     round_timeout_s: after which a round goes on without neighbours that are silent. start_timeout_s: after which the
     first begins without members that have never spoken.
     """
@@ -169,7 +168,7 @@ class PeerConfig(_Section):
                 return from_edges(peers, self.graph.edges)
 
     def task_settings(self) -> TaskSettings:
-        """Return the task, its data dealt out among `num-partitions`, or as many as there are peers."""
+        """Return the task, its data dealt out among `num-partitions`, or among all peers."""
         return TaskSettings(**asdict(self.task), num_clients=self.num_partitions or len(self.peers))
 
     def training_settings(self) -> TrainingSettings:
@@ -200,43 +199,43 @@ class PeerConfig(_Section):
             as_published=deletion.as_published,
         )
 
+    def tls_files(self) -> TlsFiles | None:
+        """Return the certificates, if there are any."""
+        if self.tls is None:
+            return None
+        return TlsFiles(self.tls.ca, self.tls.certificate, self.tls.key, names=("ca", "certificate", "key"))
+
     def rules(self, task: Task, start: Vector) -> PeerRules:
         """Return what all peers agree on. start: the untrained model (d,)."""
+        deletion, limits = self.deletion, self.limits
         return PeerRules(
             rounds=self.training.rounds,
-            fine_tuning_rounds=self.deletion.fine_tuning_rounds,
-            shared_curvature=self.deletion.shared_curvature,
-            weighs_examples=not self.deletion.as_published,
+            fine_tuning_rounds=deletion.fine_tuning_rounds,
+            shared_curvature=deletion.shared_curvature,
+            weighs_examples=not deletion.as_published,
             mixes_first=self.training.local_steps != 1,
-            limits=self._limits(task, start),
-            count_factor=self.limits.count_factor,
             buffers=tuple(buffer_positions(task).tolist()),
-        )
-
-    def _limits(self, task: Task, start: Vector) -> Limits:
-        limits, l2, constants = self.limits, self.training.weight_decay, None
-        if limits.feature_norm and not unmet_assumptions(task, l2):
-            constants = logistic_constants(
-                feature_norm=limits.feature_norm,
-                weight_norm=trajectory_norm(
-                    start_norm=length(start), feature_norm=limits.feature_norm, l2=l2
-                ),
-                l2=l2,
-                features_from="limits.feature-norm",
-            )
-        return Limits(
             members=frozenset(self.members),
-            neighbours=limits.neighbours,
-            requests=limits.requests,
+            max_neighbours=limits.neighbours,
+            max_requests=limits.requests,
             class_requests_from=frozenset(limits.class_requests_from),
             correction_norm=limits.correction_norm or _CORRECTION_FACTOR * max(1.0, length(start)),
-            constants=constants,
-            shares_matrices=self.deletion.curvature is not PeerCurvature.FISHER_DIAGONAL,
+            constants=self._constants(task, start),
+            shares_matrices=deletion.curvature is not PeerCurvature.FISHER_DIAGONAL,
+            count_factor=limits.count_factor,
         )
 
-    def tls_files(self) -> Tls | None:
-        """Return the certificates, if there are any."""
-        return None if self.tls is None else Tls(self.tls.ca, self.tls.certificate, self.tls.key)
+    def _constants(self, task: Task, start: Vector) -> Constants | None:
+        """Return the constants that bound corrections; None where no feature norm is given, or there are none."""
+        norm, l2 = self.limits.feature_norm, self.training.weight_decay
+        if not norm or unmet_assumptions(task, l2):
+            return None
+        return logistic_constants(
+            feature_norm=norm,
+            weight_norm=trajectory_norm(start_norm=length(start), feature_norm=norm, l2=l2),
+            l2=l2,
+            features_from="limits.feature-norm",
+        )
 
 
 def read_config(path: Path) -> PeerConfig:
@@ -271,28 +270,8 @@ def validate_config(values: Mapping[str, Any]) -> PeerConfig:
     if config.peer not in config.peers:
         found.append(f"peers: this peer, {config.peer!r}, must be among them, with its address.")
         raise ConfigurationError(found)
-    try:
-        if len(config.peers) > 1:
-            check_mixing(metropolis_weights(config.make_graph()))
-    except ConfigurationError as exc:
-        found += [f"graph: {problem}" for problem in exc.problems]
-    except NumericalError as exc:
-        found.append(f"graph: {exc}")
-    if config.tls is None:
-        beyond = [address for address in (config.bind, *config.peers.values()) if not is_loopback(address)]
-        if beyond:
-            found.append(f"tls: it is needed beyond this machine, and {beyond[0]} is.")
-    else:
-        try:
-            read_pem(config.tls.model_dump())
-        except ConfigurationError as exc:
-            found += exc.problems
+    found += [*_graph_problems(config), *_tls_problems(config)]
     deletion = config.deletion
-    strange = sorted(
-        set(config.graph.neighbours) - set(config.peers) | {config.peer} & set(config.graph.neighbours)
-    )
-    if strange:
-        found.append(f"graph.neighbours: {strange[0]!r} is not another of the peers, with its address.")
     if deletion.epsilon and not config.limits.correction_norm:
         found.append(
             "limits.correction-norm: with noise it must be given, for peers take no larger correction, and how long "
@@ -303,3 +282,29 @@ def validate_config(values: Mapping[str, Any]) -> PeerConfig:
     if found:
         raise ConfigurationError(found)
     return config
+
+
+def _graph_problems(config: PeerConfig) -> list[str]:
+    strange = set(config.graph.neighbours) - (set(config.peers) - {config.peer})
+    if strange:
+        return [f"graph.neighbours: {min(strange)!r} is not another of the peers, with its address."]
+    try:
+        if len(config.peers) > 1:
+            check_mixing(metropolis_weights(config.make_graph()))
+    except ConfigurationError as exc:
+        return [f"graph: {problem}" for problem in exc.problems]
+    except NumericalError as exc:
+        return [f"graph: {exc}"]
+    return []
+
+
+def _tls_problems(config: PeerConfig) -> list[str]:
+    files = config.tls_files()
+    if files is None:
+        beyond = [address for address in (config.bind, *config.peers.values()) if not is_loopback(address)]
+        return [f"tls: it is needed beyond this machine, and {beyond[0]} is."] if beyond else []
+    try:
+        files.read()
+    except ConfigurationError as exc:
+        return list(exc.problems)
+    return []

@@ -4,42 +4,15 @@ Every peer takes its turn in the order of names, so a run repeats itself bit by 
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 
-from client.peer.gossip import GossipMessage, Greeting, ModelOffer, Payload
-from client.peer.node import Peer
-from client.peer.work import carry_out, next_work
+from client.peer.gossip import GossipMessage
+from client.peer.owed_items import carry_out, next_work
+from client.peer.peer import Peer
 from unlearning.errors import FlowerUnlearningError, SessionError
 
 _MOST_TURNS = 100_000
-
-
-def hand_over(peer: Peer, sender: str, payload: Payload) -> frozenset[str]:
-    """Let `peer` take a payload, as every transport does; return the answer to a greeting, else nothing.
-
-    Raises:
-        SessionError, UpdateRefused: the sender is no member, or the payload cannot be what it says.
-    """
-    if not peer.admits(sender):
-        raise SessionError(f"Peer {sender!r:.60} is no member of this federation.")
-    match payload:
-        case Greeting():
-            return peer.greet(replace(payload, sender=sender))
-        case GossipMessage():
-            peer.receive(payload, sender)
-        case ModelOffer():
-            peer.accept(replace(payload, sender=sender))
-    return frozenset()
-
-
-def train_round(peers: Iterable[Peer], *, patient: bool = True) -> bool:
-    """Do one round at every peer that can; return whether there was one. Impatient: without silent peers."""
-    begun = [(peer, step) for peer in peers if (step := peer.next_round(patient=patient)) is not None]
-    for peer, step in begun:
-        peer.finish_round(step, peer.learner.move(step))
-    return bool(begun)
 
 
 class InProcessNetwork:
@@ -76,9 +49,12 @@ class InProcessNetwork:
     def train(self, *, patient: bool = True) -> bool:
         """Do one round at every peer that can; return whether there was one. Impatient: without silent peers."""
         self.settle()
-        has_trained = train_round(self._peers_up(), patient=patient)
+        peers = self._peers_up()
+        begun = [(peer, step) for peer in peers if (step := peer.next_round(patient=patient)) is not None]
+        for peer, step in begun:
+            peer.finish_round(step, peer.learner.move(step))
         self.settle()
-        return has_trained
+        return bool(begun)
 
     def _peers_up(self) -> list[Peer]:
         return [self.peers[name] for name in sorted(self.peers.keys() - self.down)]
@@ -93,26 +69,27 @@ class InProcessNetwork:
         """Try the next payload of each of the peer's links; return whether there was one that may yet arrive."""
         is_busy = False
         for to in peer.contacts:
+            outbox = peer.outbox(to)
             if to in self.down or to not in self.peers:
-                peer.lose_connection(to)
+                outbox.lose_connection()
                 continue
-            payload = peer.next_payload(to)
+            payload = outbox.next_payload()
             if payload is None:
                 continue
             is_busy = True
             if self._is_lost():
-                peer.lose_connection(to)
+                outbox.lose_connection()
                 continue
             try:
-                known = hand_over(self.peers[to], peer.name, payload)
+                known = self.peers[to].take_payload(peer.name, payload)
             except FlowerUnlearningError as exc:
                 self.refusals.append((peer.name, to, str(exc)))
                 known = frozenset()  # as between machines: it is not sent again
             self.num_items += isinstance(payload, GossipMessage)
             if self._is_lost():  # it came, and the confirmation did not
-                peer.lose_connection(to)
+                outbox.lose_connection()
             else:
-                peer.confirm_delivery(to, payload, known)
+                outbox.confirm(payload, known)
         return is_busy
 
     def _is_lost(self) -> bool:

@@ -6,15 +6,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from client.peer.gossip import RELEASE
-from client.peer.rules import Round
+from client.peer.gossip import RELEASE, GossipMessage, Kind
 from unlearning.buffers import without_buffers
 from unlearning.certified.linear_head import feature_norm
-from unlearning.certified.noise_certificate import unmet_assumptions, unmet_convexity
+from unlearning.certified.noise_certificate import NoiseCertificate, unmet_assumptions, unmet_convexity
 from unlearning.certified.privacy_accountant import AccountedRelease
 from unlearning.certified.sensitivity import Constants, logistic_constants, minimiser_norm
 from unlearning.decentralised import (
     APPROXIMATE_CURVATURE,
+    Correction,
     CorrectionSettings,
     FederationCounts,
     NoiseSettings,
@@ -36,31 +36,41 @@ from unlearning.training import TrainingSettings, local_seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CorrectionOrder:
-    """One correction to compute.
+class Round:
+    """One round's local training, to be computed: from `parameters` (d,), without what is forgotten."""
+
+    number: int
+    parameters: Vector
+    without: Forget
+    scale: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One item to make for a request: statistics or a correction.
 
     parameters: the peer's model (d,). before: what was forgotten earlier. forget: what goes now.
-    curvatures: the peers' curvatures with their numbers of examples; empty for the own one.
+    counts: of the federation. curvatures: the peers', with their numbers of examples; empty for the own one.
+    deleted: how many of the peer's `num_examples` go, `learnt` of them trained on. largest_norm: of a correction that
+    the others accept.
     """
 
+    kind: Kind
+    peer: str
+    request: GossipMessage
     parameters: Vector
     before: Forget
     forget: Forget
     counts: FederationCounts
-    curvatures: Mapping[str, tuple[int, Vector]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CorrectionAnswer:
-    """x^Δ (d,) with its noise, by what weight peers add it, and what is to be said about it."""
-
-    vector: Vector
-    weight: float
-    account: Mapping[str, Any]
+    curvatures: Mapping[str, tuple[int, Vector]]
+    num_examples: int
+    deleted: int
+    learnt: int
+    largest_norm: float
 
 
 class Learner(Protocol):
-    """A peer's own data and how it learns from them."""
+    """A peer's own data and how it learns from them: the seam between the protocol and the mathematics."""
 
     def count(self, forget: Forget, *, outside: Forget) -> int:
         """Return how many examples `forget` speaks of and `outside` does not."""
@@ -74,8 +84,8 @@ class Learner(Protocol):
     def curvature(self, parameters: Vector, *, without: Forget) -> Vector:
         """Return the curvature as other peers can use it."""
 
-    def correction(self, order: CorrectionOrder) -> CorrectionAnswer:
-        """Return what takes `order.forget` out of every model."""
+    def correction(self, work: Work) -> tuple[Correction, dict[str, Any]]:
+        """Return what takes `work.forget` out of every model, and its account: the solve, the noise, the release."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,32 +140,27 @@ class SiteLearner:
         """
         return local_curvature(self.task, parameters, self._without(without), self.corrections)
 
-    def correction(self, order: CorrectionOrder) -> CorrectionAnswer:
-        """Return what takes `order.forget` out of every model, with noise where it is asked for.
+    def correction(self, work: Work) -> tuple[Correction, dict[str, Any]]:
+        """Return what takes `work.forget` out of every model, with noise where it is configured, and its account.
 
         Raises:
             DataError: nothing is forgotten or nothing retained.
             NumericalError: the curvature cannot be inverted.
             ConfigurationError: the noise cannot be calibrated.
         """
-        held = self._without(order.before)
-        goes = forgotten_mask(held, order.forget)
+        held = self._without(work.before)
+        forgotten = forgotten_mask(held, work.forget)
         settings = self.corrections
         shared = None
-        if order.curvatures:
-            shared = mean_curvature(order.curvatures, as_published=settings.as_published)
-        if order.forget.everything:
-            assert shared is not None  # asked for with the request
-            made = client_correction(self.task, order.parameters, held, settings, order.counts, shared)
+        if work.curvatures:
+            shared = mean_curvature(work.curvatures, as_published=settings.as_published)
+        if work.forget.everything:
+            assert shared is not None  # required by the request
+            made = client_correction(self.task, work.parameters, held, settings, work.counts, shared)
         else:
+            retained, gone = held.select(~forgotten), held.select(forgotten)
             made = sample_correction(
-                self.task,
-                order.parameters,
-                held.select(~goes),
-                held.select(goes),
-                settings,
-                order.counts,
-                shared,
+                self.task, work.parameters, retained, gone, settings, work.counts, shared
             )
         account: dict[str, Any] = {
             "outcome": str(made.outcome),
@@ -163,33 +168,25 @@ class SiteLearner:
             "norm": float(np.linalg.norm(made.vector)),
         }
         if self.noise is not None:
-            noise = self.noise
-            if noise.sensitivity is None:
-                noise = replace(noise, constants=self._constants())
-            certificate = noise_certificate(
-                noise,
-                requester=FederationCounts(num_peers=1, num_examples=len(held), num_deleted=int(goes.sum())),
-                federation=order.counts,
-                uses_own_curvature=shared is None,
-                unmet=(*unmet_assumptions(self.task, settings.l2), *_describe_approximation(settings)),
-            )
+            own = FederationCounts(num_peers=1, num_examples=len(held), num_deleted=int(forgotten.sum()))
+            certificate = self._certificate(self.noise, own, work)
             made = perturb(made, certificate, self.generator, as_published=settings.as_published)
-            made = replace(
-                made, vector=without_buffers(self.task, made.vector)
-            )  # noise could make variances negative
-            release = AccountedRelease(
-                name=self.peer,
-                number=0,  # peers share no count of what moved their models
-                sigma=certificate.sigma,
-                sensitivity=certificate.sensitivity,
-                unmet=certificate.unmet,
-            )
-            account |= {
-                "certificate": certificate.statement,
-                "sigma": certificate.sigma,
-                RELEASE: to_plain(release),
-            }
-        return CorrectionAnswer(vector=made.vector, weight=made.weight, account=account)
+            # noise could make variances negative
+            made = replace(made, vector=without_buffers(self.task, made.vector))
+            account |= _noise_account(self.peer, certificate)
+        return made, account
+
+    def _certificate(self, noise: NoiseSettings, own: FederationCounts, work: Work) -> NoiseCertificate:
+        settings = self.corrections
+        if noise.sensitivity is None:
+            noise = replace(noise, constants=self._constants())
+        return noise_certificate(
+            noise,
+            requester=own,
+            federation=work.counts,
+            uses_own_curvature=not work.curvatures,
+            unmet=(*unmet_assumptions(self.task, settings.l2), *_describe_approximation(settings)),
+        )
 
     def _constants(self) -> Constants | None:
         """Return those of logistic regression, from the own features; None where the task is not strongly convex."""
@@ -210,3 +207,19 @@ def _describe_approximation(settings: CorrectionSettings) -> tuple[str, ...]:
     """Return what the curvature lacks of the one that the Newton step's bound is for."""
     is_fisher = settings.curvature in (PeerCurvature.FISHER, PeerCurvature.FISHER_DIAGONAL)
     return (APPROXIMATE_CURVATURE,) if is_fisher or settings.damping else ()
+
+
+def _noise_account(peer: str, certificate: NoiseCertificate) -> dict[str, Any]:
+    """Return the part of a correction's account that is about its noise."""
+    release = AccountedRelease(
+        name=peer,
+        number=0,  # peers share no count of what moved their models
+        sigma=certificate.sigma,
+        sensitivity=certificate.sensitivity,
+        unmet=certificate.unmet,
+    )
+    return {
+        "certificate": certificate.statement,
+        "sigma": certificate.sigma,
+        RELEASE: to_plain(release),
+    }

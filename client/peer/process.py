@@ -1,8 +1,8 @@
 """One peer as a process: the state machine with threads, a clock and a network around it.
 
 The main thread trains and computes corrections; a thread for each neighbour sends it what it lacks and tries again
-until it is confirmed; gRPC's threads take in what comes. All of them hold the lock only while they ask or tell the
-peer something, never while they compute or send.
+until it is confirmed; gRPC's threads take in what comes. All of them hold the lock only while they call the peer,
+never while they compute or send.
 """
 
 import threading
@@ -13,16 +13,13 @@ from client.memory import DirectoryMemory
 from client.peer.config import PeerConfig
 from client.peer.gossip import Kind, Payload
 from client.peer.grpc_transport import PayloadRefused, PeerConnection, PeerServer, Reception
-from client.peer.in_process import hand_over
-from client.peer.journal import DirectoryJournal
+from client.peer.journal import Journal, Refusals
 from client.peer.learner import SiteLearner
-from client.peer.node import Peer
-from client.peer.refusals import Refusals
-from client.peer.rules import Place
-from client.peer.seals import CertificateSeals, NoSeals
-from client.peer.work import carry_out, missing_statistics, next_work
+from client.peer.owed_items import carry_out, missing_statistics, next_work
+from client.peer.peer import Peer, Place
+from client.peer.signatures import Seals
 from unlearning.certified.linear_head import feature_norm
-from unlearning.decentralised.deletion import MAX_SHARED_DIMENSION
+from unlearning.decentralised.corrections import MAX_SHARED_DIMENSION
 from unlearning.errors import DataError, FlowerUnlearningError, RequestError, SessionError, VersionMismatch
 from unlearning.requests import Target
 from unlearning.runtime.growing_pause import GrowingPause
@@ -64,18 +61,15 @@ def make_peer(config: PeerConfig) -> Peer:
         config.peer,
         config.make_graph(),
         learner,
-        DirectoryJournal(config.state_dir),
+        Journal(config.state_dir),
         config.rules(task, start),
         start,
-        Place(
-            config.peers[config.peer],
-            NoSeals() if tls is None else CertificateSeals(tls, config.federation),
-        ),
+        Place(config.peers[config.peer], None if tls is None else Seals(tls, config.federation)),
     )
 
 
 class PeerProcess:
-    """A process that runs `peer` until it is told to stop, or has left the federation and everybody knows."""
+    """A process that runs `peer` until it is stopped, or has left the federation and all its neighbours know."""
 
     def __init__(self, config: PeerConfig, peer: Peer) -> None:
         self._config, self._peer = config, peer
@@ -117,11 +111,11 @@ class PeerProcess:
                 thread.join()
 
     def _reception(self) -> Reception:
-        dimension, limits = self._peer.model.vector.size, self._peer.rules.limits
-        is_matrix = limits.shares_matrices and dimension <= MAX_SHARED_DIMENSION
+        dimension = self._peer.model.vector.size
+        is_matrix = self._peer.rules.shares_matrices and dimension <= MAX_SHARED_DIMENSION
         return Reception(
             handle=self._handle,
-            admits=self._peer.admits,
+            admits=self._peer.record.admits,
             refusals=Refusals(self._config.state_dir),
             max_numbers=dimension**2 if is_matrix else dimension,
             timeout_s=self._config.exchange_timeout_s,
@@ -129,12 +123,12 @@ class PeerProcess:
 
     def _handle(self, sender: str, payload: Payload) -> frozenset[str]:
         with self._changed:
-            known = hand_over(self._peer, sender, payload)
+            known = self._peer.take_payload(sender, payload)
             self._changed.notify_all()
         return known
 
     def _take_requests(self) -> None:
-        """File what somebody asked for at this site; see `flower-unlearn-peer request`."""
+        """File the requests of this site's outbox; see `flower-unlearn-peer request`."""
         for filed in self._memory.outbox():
             try:
                 with self._changed:
@@ -148,50 +142,47 @@ class PeerProcess:
 
     def _do_work(self) -> bool:
         with self._changed:
-            work = next_work(self._peer, overdue=self._overdue_requests(time.monotonic()))
+            work = next_work(self._peer, overdue=self._overdue_requests())
         if work is None:
             return False
         item = carry_out(work, self._peer.learner)
         if "reason" in item.values:
             _log.warning("%s for request %s: %s", item.kind, item.subject, item.values["reason"])
         else:
-            _log.info("%s for request %s is under way.", item.kind, item.subject)
+            _log.info("%s for request %s is being sent.", item.kind, item.subject)
         with self._changed:
             self._peer.receive(item)
             self._changed.notify_all()
         return True
 
-    def _overdue_requests(self, now: float) -> frozenset[str]:
-        """Return the requests whose missing numbers have been waited for long enough."""
-        overdue = set()
-        for request in list(self._peer.record.of(Kind.REQUEST)):
-            silent = missing_statistics(self._peer, request)
-            if not silent:
-                self._waits_since.pop(request.subject, None)
-                continue
-            since = self._waits_since.setdefault(request.subject, now)
-            if now - since > self._config.deletion.statistics_timeout_s:
-                overdue.add(request.subject)
-        return frozenset(overdue)
+    def _overdue_requests(self) -> frozenset[str]:
+        """Return the requests that have waited long enough for silent peers' numbers."""
+        limit_s = self._config.deletion.statistics_timeout_s
+        return frozenset(
+            request.subject
+            for request in list(self._peer.record.of(Kind.REQUEST))
+            if self._has_waited(request.subject, bool(missing_statistics(self._peer, request)), limit_s)
+        )
+
+    def _has_waited(self, name: str, is_waiting: bool, limit_s: float) -> bool:
+        """Return whether the wait of this name has lasted `limit_s`; it begins again where `is_waiting` is false."""
+        if not is_waiting:
+            self._waits_since.pop(name, None)
+            return False
+        now = time.monotonic()
+        return now - self._waits_since.setdefault(name, now) > limit_s
 
     def _do_round(self) -> bool:
-        now = time.monotonic()
         with self._changed:
             begun, missing = self._peer.next_round(), self._peer.missing()
-            if begun is None and missing:
-                since = self._waits_since.setdefault("", now)
-                if now - since > self._wait_s(missing):
-                    self._peer.leave_out(missing)
-                    self._waits_since.pop("")
-                    _log.warning(
-                        "Round %d goes on without %s, until they speak again.",
-                        self._peer.model.round,
-                        ", ".join(missing),
-                    )
-                    begun = self._peer.next_round()
+            if self._has_waited("", begun is None and bool(missing), self._wait_s(missing)):
+                self._waits_since.pop("")
+                self._peer.models.leave_out(missing)
+                number, names = self._peer.model.round, ", ".join(missing)
+                _log.warning("Round %d goes on without %s, until they send a newer model.", number, names)
+                begun = self._peer.next_round()
         if begun is None:
             return False
-        self._waits_since.pop("", None)
         move = self._peer.learner.move(begun)
         with self._changed:
             self._peer.finish_round(begun, move)
@@ -199,10 +190,10 @@ class PeerProcess:
         return True
 
     def _wait_s(self, missing: list[str]) -> float:
-        """Return seconds to wait for these: longer for members that never spoke, for machines start one by one."""
+        """Return seconds to wait for these: longer for members that never spoke, since machines start one by one."""
         if self._peer.waits_for():
             return self._config.start_timeout_s
-        return self._config.round_timeout_s * self._peer.patience(missing)
+        return self._config.round_timeout_s * self._peer.models.patience(missing)
 
     def _open_links(self) -> None:
         """Run a thread for each peer that this one sends to."""
@@ -216,22 +207,22 @@ class PeerProcess:
                 self._links[to].start()
 
     def _serve(self, to: str) -> None:
-        """Send `to` what it lacks until it is no neighbour any more."""
-        failures, said = 0, ""
+        """Send `to` what it lacks until it is no longer a neighbour."""
+        failures, last_warning = 0, ""
         while not self._stopping.is_set():
             try:
                 with self._connection(to) as connection:
                     while self._send_next(to, connection):
-                        failures, said = 0, ""
+                        failures, last_warning = 0, ""
                 return
             except FlowerUnlearningError as exc:
-                if str(exc) != said:
-                    said = str(exc)
-                    _log.warning("No connection to peer %s: %s; trying again.", to, said)
+                if str(exc) != last_warning:
+                    last_warning = str(exc)
+                    _log.warning("No connection to peer %s: %s; trying again.", to, last_warning)
                 with self._changed:
-                    self._peer.lose_connection(to)
+                    self._peer.outbox(to).lose_connection()
                     if isinstance(exc, VersionMismatch):
-                        self._peer.leave_out([to])
+                        self._peer.models.leave_out([to])
                         self._changed.notify_all()
                 failures += 1
                 self._stopping.wait(_RETRY_PAUSE.after(failures))
@@ -250,7 +241,7 @@ class PeerProcess:
         with self._changed:
             if self._stopping.is_set() or to not in self._peer.contacts:
                 return False
-            payload = self._peer.next_payload(to)
+            payload = self._peer.outbox(to).next_payload()
             if payload is None:
                 self._changed.wait(_IDLE_S)
                 return True
@@ -258,13 +249,13 @@ class PeerProcess:
         try:
             known = connection.send(payload)
         except PayloadRefused as exc:
-            # to send it again would be refused again: the two peers do not run the same federation
-            _log.error("Peer %s refuses what it is sent: %s", to, exc)
+            # sent again it would be refused again: the two peers do not run the same federation
+            _log.error("Peer %s refuses a payload: %s", to, exc)
         with self._changed:
-            self._peer.confirm_delivery(to, payload, known)
+            self._peer.outbox(to).confirm(payload, known)
             self._changed.notify_all()
         return True
 
     def _is_all_sent(self) -> bool:
         with self._changed:
-            return all(self._peer.next_payload(to) is None for to in self._peer.contacts)
+            return all(self._peer.outbox(to).next_payload() is None for to in self._peer.contacts)

@@ -5,11 +5,11 @@ process that Flower starts by the name `flwr-clientapp` is a launcher of a few m
 the worker, which forks. Isolation stays as Flower has it: a process a message, killed with its launcher. Nothing of
 Flower's is patched. Where the worker cannot serve, the launcher starts Flower's own program, cold.
 
-    launcher.py     the program that stands before Flower's on PATH; imports as little as can be
-    server.py       the worker: accepts, forks, reports exit statuses
-    message_process.py  how a forked process becomes a message's, and ends
-    freshness.py    when a worker may not serve: other settings, another version
-    places.py       the directory that launcher and worker share
+    launcher.py     the program before Flower's on PATH; imports as little as can be
+    fork_server.py  the worker: accepts, forks, reports exit statuses
+    message_process.py  when a process may be forked, how it becomes a message's, and ends
+    paths.py        the directory that launcher and worker share
+    supernode.py    a SuperNode beside which a worker is kept running
 
 Made for Linux and other systems with fork and Unix sockets. The launcher knows the worker by its socket, which only
 the worker's user may open.

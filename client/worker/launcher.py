@@ -7,7 +7,7 @@ message waits for before its process exists.
     launcher                          worker
     ── frame, three streams ────────►
     ◄──────────── "A" or "R" reason ──  can serve, or not
-    ── "G" ─────────────────────────►   a launcher that has given up never says it: no process without one
+    ── "G" ─────────────────────────►   a launcher that has timed out never sends it: no process without one
     ◄──────────── "F" or "R" reason ──  forked, or could not
     ◄──────────────── "X" four bytes ──  its exit status
 """
@@ -41,7 +41,7 @@ def main(socket_path: str, program: str, record: str) -> None:
             line.sendall(b"G")
             line.settimeout(None)
             answer = line.recv(1)
-        reason = _rest(line) if answer == b"R" else "the worker ended"
+        reason = _rest(line).decode("utf-8", "replace") if answer == b"R" else "the worker ended"
     except OSError as exc:
         answer, reason = b"", f"the worker does not answer: {exc}"
     if answer == b"F" or (has_gone and answer != b"R"):
@@ -64,17 +64,17 @@ def _umask() -> int:
     return present
 
 
-def _rest(line: _socket.socket) -> str:
+def _rest(line: _socket.socket) -> bytes:
     parts = []
     while part := line.recv(4096):
         parts.append(part)
-    return b"".join(parts).decode("utf-8", "replace")
+    return b"".join(parts)
 
 
 def _wait(line: _socket.socket) -> None:
     """Wait for the exit status and end with it; a worker that dies lets its child finish its message."""
     try:
-        answer = _rest_bytes(line)
+        answer = _rest(line)
     except OSError:
         answer = b""
     if answer[:1] != b"X":
@@ -82,13 +82,6 @@ def _wait(line: _socket.socket) -> None:
         os._exit(1)
     status = int.from_bytes(answer[1:5], "big", signed=True)
     os._exit(status if status >= 0 else 128 - status)
-
-
-def _rest_bytes(line: _socket.socket) -> bytes:
-    found = b""
-    while len(found) < 5 and (part := line.recv(5 - len(found))):
-        found += part
-    return found
 
 
 def _cold(program: str, record: str, reason: str) -> None:

@@ -3,12 +3,10 @@
 DIRECTORY/worker.sock           mode 600
 DIRECTORY/bin/flwr-clientapp    the launcher; DIRECTORY/bin leads the SuperNode's PATH
 DIRECTORY/cold                  a line a cold start: why
-DIRECTORY/short/flower-supernode  Flower's SuperNode with short waits, for those that ask for it
 """
 
 import fcntl
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from client.worker import launcher
+from strategies.installation import program as installed_program
 from unlearning.errors import ConfigurationError
 from unlearning.runtime.durable_files import make_private, open_private, write_program
 
@@ -43,16 +42,17 @@ class WorkerPaths:
 
     @property
     def record(self) -> Path:
-        """What became of messages that the worker did not serve."""
+        """Why messages started cold, a line each."""
         return self.directory / "cold"
 
     def prepare(self, program: str | None = None) -> None:
-        """Make the directory and write the launcher, which stands for Flower's program beside this Python.
+        """Make the directory and write the launcher, which takes the place of Flower's program.
 
         program: what the launcher starts where no worker can serve, instead of Flower's own.
 
         Raises:
-            ConfigurationError: the directory's name is too long for a socket, or Flower's program is not installed.
+            ConfigurationError: the directory's name is too long for a socket, or it cannot be used.
+            DeploymentError: Flower's program is not installed.
         """
         if len(os.fsencode(self.socket)) > _LONGEST_SOCKET_PATH:
             raise ConfigurationError(
@@ -67,7 +67,7 @@ class WorkerPaths:
                 ]
             )
         source = Path(launcher.__file__).read_text(encoding="utf-8")
-        call = f"main({str(self.socket)!r}, {program or flower_program()!r}, {str(self.record)!r})"
+        call = f"main({str(self.socket)!r}, {program or installed_program(PROGRAM)!r}, {str(self.record)!r})"
         target = self.launchers / PROGRAM
         write_program(target, f"#!{sys.executable} -IS\n{source}\n\n{call}\n")
         if not os.access(target, os.X_OK) or " " in sys.executable:
@@ -77,12 +77,6 @@ class WorkerPaths:
                     f"of {sys.executable}); choose another directory, or run the node with --no-worker."
                 ]
             )
-
-    def short_waits_program(self) -> str:
-        """Write the SuperNode with short waits, by Flower's name for the program; returns its path."""
-        target = self.directory / "short" / SUPERNODE
-        write_program(target, f"#!{sys.executable}\nfrom client.worker.short_waits import main\n\nmain()\n")
-        return str(target)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -107,21 +101,6 @@ class WorkerPaths:
         except FileNotFoundError:
             return {}
         return {reason: lines.count(reason) for reason in dict.fromkeys(lines)}
-
-
-def flower_program() -> str:
-    """Return the path of Flower's own program for a message.
-
-    Raises:
-        ConfigurationError: Flower is not installed beside this Python.
-    """
-    beside = Path(sys.executable).parent / PROGRAM
-    found = str(beside) if beside.exists() else shutil.which(PROGRAM)
-    if found is None:
-        raise ConfigurationError(
-            [f"worker: {PROGRAM} is not installed beside {sys.executable}; install flwr there."]
-        )
-    return found
 
 
 def default_directory() -> Path:

@@ -22,9 +22,8 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from server.api.errors import AccessDenied, NotAuthenticated
-from server.ledger import Ledger, RoundRecord
+from server.ledger import SITE, Ledger, RoundRecord
 from server.ledger.records import no_such_request
-from server.requests.admission import SITE
 from unlearning.errors import InvalidRequest
 from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Target
 
@@ -186,7 +185,7 @@ def check_may_see(caller: Caller, ledger: Ledger, request_id: str) -> None:
     Raises:
         RequestNotFound: there is none, or as if there were none; the cause of the latter is what is recorded.
     """
-    if caller.is_client and ledger.client_of(request_id) != caller.name:
+    if caller.is_client and ledger.requests.client_of(request_id) != caller.name:
         hidden = AccessDenied(f"{caller.name!r} asked for {request_id}, which is not about itself.")
         raise no_such_request(request_id) from hidden
 

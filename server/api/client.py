@@ -12,10 +12,10 @@ from server.api import deletion_pb2 as pb
 from server.api.convert import ClientStatus, MethodDescription
 from server.api.deletion_pb2_grpc import DeletionServiceStub
 from server.api.errors import ServiceUnavailable, error_of
-from server.api.tls import TlsFiles, is_loopback
 from server.ledger import Event, Refusal, RoundRecord
 from server.ledger.records import request_number
-from server.requests.plan import Plan
+from server.requests.plan_data import Plan
+from strategies.tls_files import TlsFiles, is_loopback
 from unlearning.gdpr import NOTHING_GIVEN, Amendment, Particulars, check_extension, check_reason
 from unlearning.protocol import PROTOCOL, own_version
 from unlearning.requests import DeletionRequest, Status, Target

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from server.api.convert import MethodDescription
-from server.requests.plan import Measured
+from server.requests.plan_data import Measured
 from unlearning.methods.method import Method
 from unlearning.methods.registry import METHODS
 

@@ -15,13 +15,13 @@ from server.ledger.records import EXTENDED, SUBMITTED
 from unlearning.requests import Status
 
 MEANINGS: Mapping[Status, str] = {
-    Status.RECEIVED: "filed and durable; its data sits out every round from the next on",
+    Status.RECEIVED: "safely stored; from the next round on its data is not used",
     Status.SCHEDULED: "checked again with the live federation; it is next",
     Status.UNLEARNING: "the model is measured as it is, then the method runs",
     Status.RECOVERING: "the unlearned model recovers without the data; the one before can still come back",
-    Status.VERIFYING: "the gate let it pass, the data is excluded for good, the report is written",
+    Status.VERIFYING: "the quality was checked, the data is permanently excluded, the report is written",
     Status.COMPLETED: "the report is ready",
-    Status.FAILED: "given up",
+    Status.FAILED: "it did not succeed; the model is as it was before",
     Status.CANCELLED: "withdrawn",
     Status.REFUSED: "answered without deletion",
 }

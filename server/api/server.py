@@ -17,11 +17,11 @@ from server.api.health import Health
 from server.api.limits import Limits, Places, Rates, SampleQuota
 from server.api.refusal_log import RefusalLog
 from server.api.service import DeletionService, utc_now
-from server.api.tls import TlsFiles, is_loopback
 from server.api.uploads import Uploads
 from server.api.watching import Watching
 from server.api.workers import Workers, event_loop
 from server.ledger import Ledger
+from strategies.tls_files import TlsFiles, is_loopback
 from unlearning.errors import ConfigurationError
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["DeletionService"]

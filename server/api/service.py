@@ -108,7 +108,7 @@ class DeletionService:
             )
         if request.after < 0:
             raise InvalidRequest(f"The list begins after a request's number, got {request.after}.")
-        found = self._ledger.list_requests(
+        found = self._ledger.requests.select(
             statuses=_statuses(request.statuses) or None,
             client_id=client_id or None,
             after=request.after,
@@ -121,25 +121,25 @@ class DeletionService:
         known = self.get_visible(caller, request.id)
         access.check_may_cancel(caller, known)
         by = caller.submitter_name(request.by)
-        return convert.request_message(self._ledger.cancel(request.id, by=by, now=self._clock()))
+        return convert.request_message(self._ledger.decisions.cancel(request.id, by=by, now=self._clock()))
 
     def RetryRequest(self, request: pb.RetryRequestRequest, caller: Caller) -> pb.DeletionRequest:
         """Schedule a failed request again, if it could still be filed today."""
-        known = self._ledger.get(request.id)
+        known = self._ledger.requests.get(request.id)
         if known.status is Status.FAILED:
-            target = self._ledger.target_of(known) if known.retryable else known.target
+            target = self._ledger.requests.target_of(known) if known.retryable else known.target
             check_admissible(self._ledger, target, method=known.method, parameters=known.parameters)
         points = request.accept_score_loss
         if not 0 <= points <= 100:
             raise InvalidRequest(f"accept_score_loss: between 0 and 100 points can be lost, got {points:g}.")
         by = caller.submitter_name(request.by)
-        done = self._ledger.retry(known.id, by=by, now=self._clock(), accept_score_loss=points)
+        done = self._ledger.decisions.retry(known.id, by=by, now=self._clock(), accept_score_loss=points)
         return convert.request_message(done)
 
     def ExtendRequest(self, request: pb.ExtendRequestRequest, caller: Caller) -> pb.DeletionRequest:
         """Put a request's deadline off, once."""
         by = caller.submitter_name(request.by)
-        done = self._ledger.extend(
+        done = self._ledger.decisions.extend(
             request.id, days=request.days, reason=request.reason, by=by, now=self._clock()
         )
         return convert.request_message(done)
@@ -147,30 +147,32 @@ class DeletionService:
     def HoldRequest(self, request: pb.HoldRequestRequest, caller: Caller) -> pb.DeletionRequest:
         """Keep a request from beginning."""
         by = caller.submitter_name(request.by)
-        done = self._ledger.hold(request.id, reason=request.reason, by=by, now=self._clock())
+        done = self._ledger.decisions.hold(request.id, reason=request.reason, by=by, now=self._clock())
         return convert.request_message(done)
 
     def ReleaseRequest(self, request: pb.ReleaseRequestRequest, caller: Caller) -> pb.DeletionRequest:
         """Lift a request's hold."""
         by = caller.submitter_name(request.by)
-        done = self._ledger.release(request.id, reason=request.reason, by=by, now=self._clock())
+        done = self._ledger.decisions.release(request.id, reason=request.reason, by=by, now=self._clock())
         return convert.request_message(done)
 
     def RefuseRequest(self, request: pb.RefuseRequestRequest, caller: Caller) -> pb.DeletionRequest:
         """Answer a request without deletion."""
         by = caller.submitter_name(request.by)
-        done = self._ledger.refuse(request.id, reason=request.reason, by=by, now=self._clock())
+        done = self._ledger.decisions.refuse(request.id, reason=request.reason, by=by, now=self._clock())
         return convert.request_message(done)
 
     def AmendRequest(self, request: pb.AmendRequestRequest, caller: Caller) -> pb.DeletionRequest:
         """Change the ground, the reference or the note of a request."""
         by, what = caller.submitter_name(request.by), convert.from_message(Amendment, request)
-        return convert.request_message(self._ledger.amend(request.id, what=what, by=by, now=self._clock()))
+        return convert.request_message(
+            self._ledger.decisions.amend(request.id, what=what, by=by, now=self._clock())
+        )
 
     def RedactRequest(self, request: pb.RedactRequestRequest, caller: Caller) -> pb.DeletionRequest:
         """Erase what people wrote about a request."""
         by = caller.submitter_name(request.by)
-        return convert.request_message(self._ledger.redact(request.id, by=by, now=self._clock()))
+        return convert.request_message(self._ledger.decisions.redact(request.id, by=by, now=self._clock()))
 
     def GetReport(self, request: pb.GetReportRequest, caller: Caller) -> pb.GetReportResponse:
         """Return the report of a request, as JSON and as a page, its certificate and that one's timestamp."""
@@ -226,15 +228,15 @@ class DeletionService:
 
     def VerifyLedger(self, request: pb.VerifyLedgerRequest, caller: Caller) -> pb.VerifyLedgerResponse:
         """Check the events' chain and all rows that it commits to, and return the hash of one event."""
-        sequence, digest = self._ledger.event_head()
-        problem = self._ledger.verify()
-        first_broken = self._ledger.verify_chain() if problem else None
+        sequence, digest = self._ledger.events.head()
+        problem = self._ledger.events.verify()
+        first_broken = self._ledger.events.verify_chain() if problem else None
         return pb.VerifyLedgerResponse(
             first_broken=first_broken,
             problem=problem,
             head_sequence=sequence,
             head_hash=digest,
-            hash=self._ledger.event_hash(request.sequence),
+            hash=self._ledger.events.hash_of(request.sequence),
         )
 
     def ListEvents(self, request: pb.ListEventsRequest, caller: Caller) -> pb.ListEventsResponse:
@@ -243,8 +245,8 @@ class DeletionService:
             access.check_may_see(caller, self._ledger, request.request_id)
         elif caller.is_client:
             raise InvalidRequest("Say of which request; a client sees the events of its own requests.")
-        newest, _ = self._ledger.newest()
-        found = self._ledger.events(request.request_id or None, after=request.after, limit=_PAGE)
+        newest, _ = self._ledger.events.newest()
+        found = self._ledger.events.page(request.request_id or None, after=request.after, limit=_PAGE)
         return pb.ListEventsResponse(
             events=[convert.to_message(pb.Event, item) for item in found], newest=newest
         )
@@ -253,18 +255,18 @@ class DeletionService:
         """Return the newest rounds after a sequence number, in order; a client gets their figures, no names."""
         if request.limit < 0:
             raise InvalidRequest(f"The limit is 0 or more, got {request.limit}.")
-        _, newest = self._ledger.newest()
+        _, newest = self._ledger.events.newest()
         after = max(request.after, newest - min(request.limit or _PAGE, _PAGE))
         found = self._ledger.rounds(after=after, limit=_PAGE)
         if caller.is_client:
-            own = frozenset(item.id for item in self._ledger.list_requests(client_id=caller.name))
+            own = frozenset(item.id for item in self._ledger.requests.select(client_id=caller.name))
             found = [access.figures_of(record, own) for record in found]
         return pb.ListRoundsResponse(rounds=[convert.to_message(pb.Round, item) for item in found])
 
     def get_visible(self, caller: Caller, request_id: str) -> DeletionRequest:
         """Return the request with this id, where the caller may see it."""
         access.check_may_see(caller, self._ledger, request_id)
-        return self._ledger.get(request_id)
+        return self._ledger.requests.get(request_id)
 
 
 def _statuses(names: Iterable[str]) -> list[Status]:

@@ -47,16 +47,16 @@ class _WatchPosition:
     def begin(self) -> None:
         """Begin with the rounds after the request was filed, unless the watcher knows better."""
         if not self.after_round:
-            first = self.ledger.events(self.current.id, limit=1)
+            first = self.ledger.events.page(self.current.id, limit=1)
             self.after_round = int(first[0].detail.get("last_round_sequence", 0)) if first else 0
 
     def read(self) -> list[Event | RoundRecord]:
         """Return what has happened since the last time, in the order of its times."""
-        events = list(self.ledger.all_events(self.current.id, after=self.after_event))
+        events = list(self.ledger.events.all(self.current.id, after=self.after_event))
         if events and self.current.is_open:
             # The state is read before the last of what led to it: when it is final, all of that is there to be read.
-            self.current = self.ledger.get(self.current.id)
-            events += self.ledger.all_events(self.current.id, after=events[-1].sequence)
+            self.current = self.ledger.requests.get(self.current.id)
+            events += self.ledger.events.all(self.current.id, after=events[-1].sequence)
         rounds = [
             record
             for record in self.ledger.all_rounds(after=self.after_round)
@@ -111,7 +111,7 @@ class Watching:
 
     async def _newest(self, exchange: Exchange) -> tuple[int, int]:
         numbers = self._newest_numbers[exchange.caller.is_operator]
-        return await numbers.newest(lambda: exchange.run(self._ledger.newest))
+        return await numbers.newest(lambda: exchange.run(self._ledger.events.newest))
 
 
 def _message(item: DeletionRequest | Event | RoundRecord) -> pb.WatchRequestResponse:

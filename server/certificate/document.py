@@ -7,15 +7,19 @@ Canonical form: RFC 8785 (JSON Canonicalization Scheme). The file is the canonic
 """
 
 import json
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
 import rfc8785
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from server.certificate.keys import key_id
 from unlearning.errors import CertificateError
@@ -29,18 +33,26 @@ Sha256: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 Day: TypeAlias = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 
-# Fields of a request that a certificate goes without, where there is nothing to say.
-_LEFT_OUT = ("sample_ids_commitment", "ground", "reference_sha256")
-
 
 class _Part(BaseModel):
+    """A part of a certificate; a field with the default None is left out where there is nothing to say."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @model_serializer(mode="wrap")
+    def _without_unsaid(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        optional = {name for name, item in type(self).model_fields.items() if not item.is_required()}
+        said = serialize(self)
+        return {name: value for name, value in said.items() if value is not None or name not in optional}
 
 
 class CertifiedRequest(_Part):
     """What was asked. Ids of samples stay out: their number, and a keyed commitment to them.
 
-    sample_ids_commitment: `unlearning.pseudonyms.commitment`, which only who holds the client's key can test.
+    The names are those of a request and its target in `unlearning.requests`, by which a certificate is written
+    (`server.deletion.completion`) and compared with the ledger (`ledger_check`).
+
+    sample_ids_commitment: `unlearning.pseudonyms.commitment`, which only a holder of the client's key can test.
     received_on, due_on: days, the deadline with its `extended_days`.
     ground: a letter of Art. 17(1) GDPR. reference_sha256: salted hash of the filer's reference; without one left out.
     """
@@ -73,8 +85,7 @@ class CertifiedMethod(_Part):
 class ModelHashes(_Part):
     """`unlearning.parameters.content_hash` of the model before, after unlearning, and after recovery.
 
-    frozen: `unlearning.training.frozen_part` of what the task makes on every machine, which is in none of the others;
-        without a frozen part the field is left out.
+    frozen: `unlearning.training.frozen_part` of what the task makes on every machine, which is in none of the others.
     """
 
     before: Sha256
@@ -133,7 +144,7 @@ class CertifiedPrivacy(_Part):
 class Certificate(_Part):
     """Everything that a certificate states.
 
-    privacy: of a deletion by addition of vectors; without it the field is left out.
+    privacy: of a deletion by addition of vectors.
     scores: mean loss and score of the three sets, `before` and `after`.
     not_measured: texts. key_id: of the signing key, None where unsigned (and then why).
     """
@@ -156,20 +167,30 @@ class Certificate(_Part):
     unsigned_because: str
 
 
-@dataclass(frozen=True, slots=True)
-class CertificateFile:
-    """A certificate that was read. `signed_bytes` is what its signature covers, None where it has none."""
+class Signature(_Part):
+    """The signature of a certificate: one form only, as it is written, for hexadecimal digits have others."""
+
+    algorithm: Literal["ed25519"] = "ed25519"
+    value: str = Field(pattern="^[0-9a-f]{128}$")
+
+
+class CertificateFile(_Part):
+    """A certificate's file."""
 
     certificate: Certificate
-    signed_bytes: bytes
-    signature: bytes | None
+    signature: Signature | None
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """What the signature covers: the canonical form of the certificate."""
+        return _signed_bytes(self.certificate)
 
     def is_signed_by(self, key: Ed25519PublicKey) -> bool:
         """Return whether the holder of this key's private half has signed exactly this."""
         if self.signature is None:
             return False
         try:
-            key.verify(self.signature, self.signed_bytes)
+            key.verify(bytes.fromhex(self.signature.value), self.signed_bytes)
         except InvalidSignature:
             return False
         return True
@@ -187,18 +208,18 @@ def canonical(value: Any) -> bytes:
 def encode(certificate: Certificate, key: Ed25519PrivateKey | None) -> bytes:
     """Return the certificate's file, signed where there is a key."""
     assert certificate.key_id == (None if key is None else key_id(key.public_key())), "the key it names signs"
-    content = exact_numbers(certificate.model_dump(mode="json"))
-    if content["privacy"] is None:
-        del content["privacy"]
-    if content["model"]["frozen"] is None:
-        del content["model"]["frozen"]
-    for name in _LEFT_OUT:
-        if content["request"][name] is None:
-            del content["request"][name]
     signature = None
     if key is not None:
-        signature = {"algorithm": "ed25519", "value": key.sign(canonical(content)).hex()}
-    return canonical({"certificate": content, "signature": signature}) + b"\n"
+        signature = Signature(value=key.sign(_signed_bytes(certificate)).hex())
+    return _bytes_of(CertificateFile(certificate=certificate, signature=signature))
+
+
+def _signed_bytes(certificate: Certificate) -> bytes:
+    return canonical(exact_numbers(certificate.model_dump(mode="json")))
+
+
+def _bytes_of(file: CertificateFile) -> bytes:
+    return canonical(exact_numbers(file.model_dump(mode="json"))) + b"\n"
 
 
 def exact_numbers(value: Any) -> Any:
@@ -213,54 +234,38 @@ def exact_numbers(value: Any) -> Any:
 
 
 def decode(content: bytes) -> CertificateFile:
-    """Read what `encode` wrote, from bytes that anybody may have written.
+    """Read what `encode` wrote, from bytes of any origin.
 
     Raises:
-        CertificateError: they are no certificate, or not in the canonical form.
+        CertificateError: they are damaged ("unreadable"), of another form ("wrong-form", with the `places`), or not
+            canonical ("not-canonical").
     """
     try:
-        value = json.loads(content, parse_int=_double)
-        is_canonical = canonical(value) + b"\n" == content
-    except (ValueError, OverflowError, RecursionError) as exc:
-        raise CertificateError(
-            f"The certificate cannot be read; it was cut short or damaged. Fetch it again. ({exc})"
-        ) from exc
-    if not isinstance(value, Mapping) or set(value) != {"certificate", "signature"}:
-        raise CertificateError(
-            "This is another file than a certificate: it has no certificate and signature."
-        )
-    try:
-        certificate = Certificate.model_validate(value["certificate"])
+        file = CertificateFile.model_validate(json.loads(content, parse_int=_double))
+        is_canonical = _bytes_of(file) == content
     except ValidationError as exc:
         where = ", ".join(".".join(map(str, error["loc"])) for error in exc.errors()[:5])
         raise CertificateError(
-            f"The certificate is not of a form that this version knows; wrong or missing: {where}."
+            "This is no certificate, or not of a form that this version knows; wrong or missing: "
+            f"{where or 'all of it'}.",
+            code="wrong-form",
+            places=where,
+        ) from exc
+    except (ValueError, OverflowError, RecursionError) as exc:
+        raise CertificateError(
+            f"The certificate cannot be read; it was cut short or damaged. Fetch it again. ({exc})",
+            code="unreadable",
         ) from exc
     if not is_canonical:
         raise CertificateError(
-            "The certificate was written anew by another program: its bytes are not in the canonical form. "
-            "Fetch the original file."
+            "The certificate was rewritten by another program: its bytes are not in the canonical form. "
+            "Fetch the original file.",
+            code="not-canonical",
         )
-    return CertificateFile(certificate, canonical(value["certificate"]), _signature_in(value["signature"]))
+    return file
 
 
 def _double(digits: str) -> int | float:
-    """Return a number that stands without a point: RFC 8785 writes floats up to 10^21 so."""
+    """Return a number that is written without a point: RFC 8785 writes floats up to 10^21 so."""
     number = int(digits)
     return number if abs(number) <= _LARGEST_INTEGER else float(number)
-
-
-def _signature_in(value: Any) -> bytes | None:
-    if value is None:
-        return None
-    try:
-        # One form only, as it was written: fromhex would also take capitals and blanks.
-        if (
-            set(value) == {"algorithm", "value"}
-            and value["algorithm"] == "ed25519"
-            and re.fullmatch("[0-9a-f]{128}", value["value"])
-        ):
-            return bytes.fromhex(value["value"])
-    except TypeError:
-        pass
-    raise CertificateError("The certificate's signature is malformed; it was cut or damaged. Fetch it again.")

@@ -1,20 +1,33 @@
-"""A certificate's facts as JSON-LD 1.1, in the terms of the W3C's Data Privacy Vocabulary (DPV 2.2) where it has them.
+"""Requests and certificates as JSON-LD 1.1, in the terms of the W3C's Data Privacy Vocabulary (DPV 2.2).
 
-    a dpv:RightExerciseRecord, whose part is a dpv:RightExerciseActivity of the right eu-gdpr:A17 (erasure), fulfilled,
-    whose notice is a dpv:RightFulfilmentNotice: the certificate
+    a dpv:RightExerciseRecord, whose parts are a dpv:RightExerciseActivity per request, of the right eu-gdpr:A17
+    (erasure), with its status and, where it is answered, a notice: of fulfilment (the certificate) or refusal
 
 `context.jsonld` maps the names; what DPV and Dublin Core have no word for is `urn:flower-unlearning:certificate#NAME`.
-It is another form of the same facts, for readers of linked data; the signature covers the certificate's own form.
+It is another form of the same facts, for readers of linked data; a signature covers the certificate's own form.
 """
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from server.certificate.document import CertificateFile
+from unlearning.requests import Status
 
 ERASURE = "eu-gdpr:A17"
+STATUSES: Mapping[Status, str] = {
+    Status.RECEIVED: "dpv:RequestInitiated",
+    Status.SCHEDULED: "dpv:RequestAccepted",
+    Status.UNLEARNING: "dpv:RequestAccepted",
+    Status.RECOVERING: "dpv:RequestAccepted",
+    Status.VERIFYING: "dpv:RequestAccepted",
+    Status.COMPLETED: "dpv:RequestFulfilled",
+    Status.FAILED: "dpv:RequestActionDelayed",
+    Status.CANCELLED: "dpv:RequestUnfulfilled",
+    Status.REFUSED: "dpv:RequestRejected",
+}
 
 
 @cache
@@ -25,16 +38,18 @@ def context() -> dict[str, Any]:
     return found
 
 
+def record(activities: Any, **facts: Any) -> dict[str, Any]:
+    """Return a record of activities and `facts` about it, with the context in it, so that nothing is fetched."""
+    return {"@context": context(), "@type": "RightExerciseRecord", **facts, "activity": activities}
+
+
+def activity(status: Status, notice: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return an exercise of the right to erasure, with the notice to the person where there is one."""
+    found = {"@type": "RightExerciseActivity", "right": ERASURE, "status": STATUSES[status]}
+    return found if notice is None else {**found, "notice": notice}
+
+
 def as_json_ld(file: CertificateFile) -> dict[str, Any]:
-    """Return what a certificate says, with the context in it, so that nothing is fetched to read it."""
+    """Return what a certificate says."""
     facts = json.loads(file.signed_bytes)
-    return {
-        "@context": context(),
-        "@type": "RightExerciseRecord",
-        "activity": {
-            "@type": "RightExerciseActivity",
-            "right": ERASURE,
-            "status": "dpv:RequestFulfilled",
-            "notice": {"@type": "RightFulfilmentNotice", **facts},
-        },
-    }
+    return record(activity(Status.COMPLETED, {"@type": "RightFulfilmentNotice", **facts}))

@@ -1,7 +1,7 @@
 """The key pair that signs certificates of deletion (Ed25519), as PEM files.
 
-The private key belongs to the server and nobody else reads it; whoever checks certificates gets the public
-one over a channel that is not the server's own.
+Only the server reads the private key; an officer who checks certificates gets the public one over a channel that is
+not the server's own.
 """
 
 import hashlib

@@ -3,20 +3,22 @@
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC
 from functools import cache
 from pathlib import Path
 
 from sqlalchemy.engine import make_url
 
 from server.api.client import DeletionClient, LedgerCheck
-from server.certificate.checks import Check
-from server.certificate.document import Certificate, Position, exact_numbers
+from server.certificate.document import Certificate, CertifiedRequest, Position, exact_numbers
+from server.certificate.file_checks import Check
 from server.ledger import Event, Ledger
 from server.ledger.records import GROUND_BEFORE
 from server.ledger.texts import TEXTS, Kind
 from unlearning.errors import ConfigurationError, RequestNotFound
-from unlearning.requests import DeletionRequest, Status
+from unlearning.requests import DeletionRequest, Status, facts_of
+
+# Of a request; the first two may change until its completion, the last one also after it (`_amendable`).
+_LATER = frozenset({"due_on", "extended_days", "ground"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +37,19 @@ class LedgerView:
     def of_ledger(cls, ledger: Ledger) -> "LedgerView":
         """View a ledger that was opened here."""
 
-        problem = cache(ledger.verify)
+        problem = cache(ledger.events.verify)
 
         def check(sequence: int) -> LedgerCheck:
-            head, digest = ledger.event_head()
-            first_broken = ledger.verify_chain() if problem() else None
-            return LedgerCheck(first_broken, head, digest, ledger.event_hash(sequence) or "", problem())
+            head, digest = ledger.events.head()
+            first_broken = ledger.events.verify_chain() if problem() else None
+            return LedgerCheck(first_broken, head, digest, ledger.events.hash_of(sequence) or "", problem())
 
-        return cls(check, ledger.get, lambda request_id: list(ledger.all_events(request_id)))
+        return cls(check, ledger.requests.get, lambda request_id: list(ledger.events.all(request_id)))
 
     @classmethod
     def of_service(cls, service: DeletionClient) -> "LedgerView":
         """View the ledger behind a deletion service; for operators and officers."""
-
-        def events(request_id: str) -> list[Event]:  # the stream ends, for the request is over
-            return [item for item in service.watch(request_id) if isinstance(item, Event)]
-
-        return cls(service.verify_ledger, service.get, events)
+        return cls(service.verify_ledger, service.get, lambda request_id: service.events(request_id)[0])
 
 
 def open_ledger(url: str) -> Ledger:
@@ -81,7 +79,7 @@ def check_ledger(certificate: Certificate, content: bytes, view: LedgerView | No
     ):
         check = view.check(position.sequence)
         if check.problem:
-            return Check.refuse(of, f"{check.problem} Somebody wrote past the program.")
+            return Check.refuse(of, f"{check.problem} Someone wrote past the program.")
         if check.hash != position.hash:
             return Check.refuse(of, _other_event(what, position, check.hash))
     try:
@@ -111,34 +109,27 @@ def check_ledger(certificate: Certificate, content: bytes, view: LedgerView | No
         )
     return Check.confirm(
         of,
-        f"All events follow from each other and all rows from them; those events that are named (up to "
-        f"{place.head.sequence}) are there, and the request asks for what is certified.",
+        f"The ledger is unaltered, and complete up to its entry {place.head.sequence}. It says the same of this "
+        "request as the certificate, and names this very file.",
     )
 
 
 def _facts(certificate: Certificate, request: DeletionRequest) -> Iterator[tuple[str, object, object]]:
-    """Yield what certificate and ledger both say of the request: its name, as certified, as it stands there."""
-    asked, target, result = certificate.request, request.target, request.result
-    yield "granularity", asked.granularity, str(target.granularity)
-    yield "client", asked.client_id, target.client_id
-    yield "class", asked.class_label, target.class_label
-    yield "number of samples", asked.num_samples or 0, target.num_samples
-    yield "submitter", asked.submitted_by, request.submitted_by
-    filed_at = request.created_at.astimezone(UTC).isoformat(timespec="seconds")
-    yield "time of filing", asked.created_at, filed_at
-    yield "day of receipt", asked.received_on, request.received_on.isoformat()
-    yield "method", certificate.method.name, request.method
+    """Yield what certificate and ledger both say of the request: its name, as certified, and as in the ledger."""
+    asked, there, method = certificate.request, facts_of(request), certificate.method
+    for name in sorted((CertifiedRequest.model_fields.keys() & there.keys()) - _LATER):
+        yield name, getattr(asked, name), there[name]
+    yield "method", method.name, request.method
     for name, value in sorted(exact_numbers(dict(request.parameters)).items()):
-        yield f"parameter {name}", certificate.method.parameters.get(name), value
-    yield "model before", certificate.model.before, result.get("model_hash_before")
-    yield "unlearned model", certificate.model.unlearned, result.get("model_hash_unlearned")
-    yield "model after", certificate.model.after, result.get("model_hash_after")
+        yield f"parameter {name}", method.parameters.get(name), value
+    for name in ("before", "unlearned", "after"):
+        yield f"model {name}", getattr(certificate.model, name), request.result.get(f"model_hash_{name}")
 
 
 def _amendable(
     certificate: Certificate, request: DeletionRequest, events: list[Event]
 ) -> Iterator[tuple[str, object, object]]:
-    """Yield the same of what may be amended later: as it stood at the certificate's event."""
+    """Yield the same of what may be amended later: as it was at the certificate's event."""
     asked, until = certificate.request, certificate.ledger.event.sequence
     ground: object = request.ground
     reference: object = None
@@ -155,6 +146,6 @@ def _amendable(
 def _other_event(what: str, position: Position, found: str) -> str:
     state = "is another one there" if found else "is gone"
     return (
-        f"Event {position.sequence}, {what}, {state}: the ledger was written anew, cut, or an older one was "
+        f"Event {position.sequence}, {what}, {state}: the ledger was rewritten, cut, or an older one was "
         "restored."
     )

@@ -1,7 +1,7 @@
 """Timestamps by RFC 3161: an authority signs when a certificate's file was there, which its holder cannot choose.
 
 The timestamp is a file of its own beside the certificate (the authority's answer, DER), over the certificate's bytes.
-`server.certificate.timestamp_worker` fetches them by itself.
+`server.certificate.timestamp_worker` fetches them in the background.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from rfc3161_client import (
     decode_timestamp_response,
 )
 
-from server.certificate.checks import Check, Outcome, read_file
+from server.certificate.file_checks import Check, read_file
 from unlearning.errors import CertificateError, ConfigurationError
 from unlearning.runtime.durable_files import write_atomically
 
@@ -48,7 +48,7 @@ class TimestampAuthority:
         if not url or certificate is None:
             raise ConfigurationError(
                 [
-                    "--timestamp-url, --timestamp-authority: give both, or neither where nobody stamps certificates."
+                    "--timestamp-url, --timestamp-authority: give both, or neither where certificates are not stamped."
                 ]
             )
         return cls(url=url, certificate=certificate)
@@ -88,10 +88,8 @@ def fetch_timestamp(content: bytes, url: str, authority: Path) -> bytes:
                     raise CertificateError(f"{url} answers with more than a timestamp has.")
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
         why = str(exc).partition("\n")[0].rstrip(".")  # httpx adds a line that points elsewhere
-        raise CertificateError(f"No timestamp from {url}: {why}. Try again later.") from exc
-    found = _verified(content, reply, authority, nonce=request.nonce)
-    if isinstance(found, str):
-        raise CertificateError(found)
+        raise CertificateError(f"No timestamp from {url}: {why}. Try again later.", code="no-answer") from exc
+    _time_of(content, reply, read_authority(authority), nonce=request.nonce)
     return reply
 
 
@@ -102,25 +100,29 @@ def check_timestamp(content: bytes, timestamp: Path | None, authority: Path | No
         CertificateError: a file cannot be read.
     """
     if timestamp is None:
-        return Check(OF, Outcome.SKIPPED, "Give --timestamp FILE.tsr and --timestamp-authority FILE.")
+        return Check.skip(OF, "Give --timestamp FILE.tsr and --timestamp-authority FILE.")
     if authority is None:
-        return Check(OF, Outcome.REFUSED, "It cannot be checked without --timestamp-authority FILE.")
-    at = _verified(content, read_file(timestamp), authority)
-    if isinstance(at, str):
-        return Check(OF, Outcome.REFUSED, at)
-    return Check(
-        OF, Outcome.HOLDS, f"The file was there at {at:%Y-%m-%dT%H:%M:%SZ}, says an authority of {authority}."
+        return Check.refuse(OF, "It cannot be checked without --timestamp-authority FILE.")
+    reply, trusted = read_file(timestamp), read_authority(authority)
+    try:
+        at = _time_of(content, reply, trusted)
+    except CertificateError as exc:
+        return Check.refuse(OF, str(exc))
+    return Check.confirm(
+        OF, f"The file was there at {at:%Y-%m-%dT%H:%M:%SZ}, says an authority of {authority}."
     )
 
 
-def _verified(content: bytes, reply: bytes, authority: Path, *, nonce: int | None = None) -> datetime | str:
-    """Return the time of a timestamp that holds, or why it does not.
+def _time_of(
+    content: bytes, reply: bytes, trusted: list[x509.Certificate], *, nonce: int | None = None
+) -> datetime:
+    """Return the time of a timestamp that holds.
 
     Raises:
-        CertificateError: `authority` cannot be read.
+        CertificateError: it does not hold.
     """
     builder = VerifierBuilder()
-    for certificate in read_authority(authority):
+    for certificate in trusted:
         builder = builder.add_root_certificate(certificate)
     try:
         response = decode_timestamp_response(reply)
@@ -129,7 +131,10 @@ def _verified(content: bytes, reply: bytes, authority: Path, *, nonce: int | Non
         builder.build().verify_message(response, content)
         return response.tst_info.gen_time
     except (VerificationError, ValueError) as exc:
-        return f"The timestamp does not hold ({exc}): it is of another file or another authority, or was changed."
+        raise CertificateError(
+            f"The timestamp does not hold ({exc}): it is of another file or another authority, or was changed.",
+            code="bad-timestamp",
+        ) from exc
 
 
 def read_authority(path: Path) -> list[x509.Certificate]:
@@ -141,4 +146,6 @@ def read_authority(path: Path) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(read_file(path.resolve()))  # a system's own are links
     except ValueError as exc:
-        raise CertificateError(f"{path} holds no certificates of an authority (PEM): {exc}") from exc
+        raise CertificateError(
+            f"{path} holds no certificates of an authority (PEM): {exc}", code="no-authority"
+        ) from exc

@@ -1,4 +1,4 @@
-"""Timestamps by themselves: each certificate of a completed request gets one from the configured authority.
+"""Timestamps in the background: each certificate of a completed request gets one from the configured authority.
 
     STATE_DIR/reports/r-000001/certificate.tsr    beside certificate.json
 
@@ -7,7 +7,6 @@ deletion neither waits for the authority nor fails with it.
 """
 
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from logging import getLogger
@@ -23,7 +22,7 @@ from unlearning.runtime.growing_pause import GrowingPause
 _log = getLogger(__name__)
 
 PAUSE = GrowingPause(first_s=5.0, longest_s=3600.0)
-"""After an authority has not answered; what waits is asked for in turn, so one that is away is asked once a pause."""
+"""After an authority has not answered; certificates take turns, so one that is away is asked once per pause."""
 _POLL_S = 2.0
 _STOP_WITHIN_S = 5.0
 
@@ -32,7 +31,7 @@ _STOP_WITHIN_S = 5.0
 class TimestampWorker:
     """The timestamps of one service, fetched one after the other by a thread of its own. `pause` is one for tests.
 
-    _waiting: ids of requests, in the order of their completion.
+    _waiting: ids of requests, in the order of their turns.
     """
 
     ledger: Ledger
@@ -40,7 +39,7 @@ class TimestampWorker:
     authority: TimestampAuthority
     pause: GrowingPause = PAUSE
     _waiting: dict[str, None] = field(default_factory=dict, init=False)
-    _after_event: int | None = field(default=None, init=False)
+    _newest_event: int | None = field(default=None, init=False)
     _num_failures: int = field(default=0, init=False)
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
@@ -70,30 +69,26 @@ class TimestampWorker:
             except LedgerUnavailable as exc:
                 _log.warning("Timestamps wait for the ledger: %s", exc)
                 pause_s = _POLL_S
-            except Exception:  # noqa: BLE001  whatever it is, it is said, and the others get theirs
+            except CertificateError as exc:
+                pause_s = self._failed()
+                _log.warning("The next attempt at a timestamp is in %.0f s: %s", pause_s, exc)
+            except Exception:  # noqa: BLE001  whatever it is, it is logged, and the others get theirs
                 _log.exception("A timestamp could not be fetched or kept in %s", self.reports_dir)
                 pause_s = self._failed()
 
     def _look(self) -> None:
-        """Note the requests that have been completed since the last time."""
-        newest = self.ledger.last_event_sequence()
-        if self._after_event is None:
-            self._waiting.update(dict.fromkeys(self._left()))
-        elif newest != self._after_event:
-            for event in self.ledger.all_events(after=self._after_event):
-                if event.to_status is Status.COMPLETED:
-                    self._waiting[event.request_id] = None
-        self._after_event = newest
-
-    def _left(self) -> Iterator[str]:
-        """Yield the ids of completed requests whose certificates have no timestamp."""
+        """Find the completed requests whose certificates have no timestamp, where anything has happened since."""
+        newest = self.ledger.events.last_sequence()
+        if newest == self._newest_event:
+            return
         for path in sorted(self.reports_dir.glob(f"*/{NAME}")):
             if path.with_suffix(SUFFIX).exists():
                 continue
             with suppress(RequestNotFound):
                 # A certificate of a request that is not completed may be written once more.
-                if self.ledger.get(path.parent.name).status is Status.COMPLETED:
-                    yield path.parent.name
+                if self.ledger.requests.get(path.parent.name).status is Status.COMPLETED:
+                    self._waiting.setdefault(path.parent.name)
+        self._newest_event = newest
 
     def _stamp_next(self) -> float:
         """Have the oldest certificate that waits stamped; return the seconds until the next thing is to be done."""
@@ -105,21 +100,16 @@ class TimestampWorker:
             try:
                 stamp(path, self.authority)
             except CertificateError as exc:
-                pause_s = self._failed()
-                _log.warning(
-                    "The certificate of %s has no timestamp yet, it is asked for again in %.0f s: %s",
-                    request_id,
-                    pause_s,
-                    exc,
-                )
-                return pause_s
+                raise CertificateError(
+                    f"The certificate of {request_id} has no timestamp yet: {exc}"
+                ) from exc
             _log.info("The certificate of %s has a timestamp of %s.", request_id, self.authority.url)
         del self._waiting[request_id]
         self._num_failures = 0
         return 0.0
 
     def _failed(self) -> float:
-        """Count a failure; return how long to pause. Who failed goes to the end, so that it stops nobody else."""
+        """Count a failure; return how long to pause. What failed goes to the end, so that it stops no other."""
         self._num_failures += 1
         first = next(iter(self._waiting), None)
         if first is not None:

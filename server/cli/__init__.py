@@ -15,7 +15,6 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from server.api.tls import TlsFiles
 from server.cli import audit as cli_audit
 from server.cli import certificates as cli_verify
 from server.cli import deadlines as cli_deadlines
@@ -34,7 +33,8 @@ from server.cli.model import model_command
 from server.cli.new import new_command
 from server.cli.plan import plan_command
 from server.cli.renew import renew_command
-from server.operations.federation_file import VARIABLE as FILE_VARIABLE
+from server.operations.federation_toml import VARIABLE as FILE_VARIABLE
+from strategies.tls_files import TlsFiles
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, RequestError
 from unlearning.runtime.command_output import outlive_readers
 from unlearning.runtime.durable_files import keep_private

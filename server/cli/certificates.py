@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from server.certificate.checks import (
+from server.certificate.document import Certificate, decode
+from server.certificate.file_checks import (
     Check,
     Outcome,
     check_model,
@@ -17,7 +18,6 @@ from server.certificate.checks import (
     check_signature,
     read_file,
 )
-from server.certificate.document import Certificate, decode
 from server.certificate.json_ld import as_json_ld
 from server.certificate.keys import load_public_key, make_key_pair
 from server.certificate.ledger_check import LedgerView, check_ledger, open_ledger
@@ -79,7 +79,7 @@ def verify(
         _say(line)
     checks = [
         check_signature(file, key),
-        check_report(file.certificate, report),
+        check_report(file.certificate, None if report is None else read_file(report)),
         check_model(file.certificate, model),
     ]
     if samples is not None or file.certificate.request.num_samples:

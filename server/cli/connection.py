@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from server.api.client import DeletionClient
-from server.api.tls import TlsFiles
 from server.state_directory.ledger_address import FILE_VARIABLE, VARIABLE
+from strategies.tls_files import TlsFiles
 from unlearning.errors import ConfigurationError
 
 DEFAULT_SERVER = "127.0.0.1:9100"

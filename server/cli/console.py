@@ -25,7 +25,7 @@ def console_command(
 ) -> None:
     """Open the deletion requests, the register and the federation as pages in a browser on this machine."""
     try:
-        from server.console.server import Settings, run_console
+        from server.console.launch import Settings, run_console
     except ModuleNotFoundError as exc:
         raise ConfigurationError(
             [

@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 from typer.core import TyperGroup
 
-from server.operations.federation_file import (
+from server.operations.federation_toml import (
     DEFAULT_PLACE,
     FederationFile,
     read_federation_file,

@@ -10,7 +10,7 @@ from server.api.convert import ClientStatus
 from server.api.errors import ServiceUnavailable
 from server.cli.connection import AsJson, connection_of
 from server.cli.tables import measured_text, show_table
-from server.federation.unresponsive import presence
+from server.federation.presence import presence
 
 
 def clients(ctx: typer.Context, as_json: AsJson = False) -> None:

@@ -32,7 +32,7 @@ def check(
     ] = "",
 ) -> None:
     """Inspect this host's installation: name what is wrong and how to mend it; exit code 1 for a problem."""
-    from server.operations.checklist import Installation, Level, inspect_from_outside, inspect_installation
+    from server.operations.checklist import Installation, Level, check_from_outside, inspect_installation
 
     installation = Installation(
         config_dir=config_dir,
@@ -44,7 +44,7 @@ def check(
         federation_file=ctx.obj.federation_file,
     )
     found = list(
-        inspect_from_outside(from_outside)
+        check_from_outside(from_outside)
         if from_outside
         else inspect_installation(installation, now=datetime.now(UTC))
     )
@@ -65,11 +65,11 @@ def erase_residue(
 ) -> None:
     """Erase what the SuperLink keeps of messages that are over; after a deletion the supervisor does it by itself."""
     from server.ledger import Ledger
-    from server.operations.superlink_residue import ResidueEraser
+    from server.operations.superlink_residue import erase_after_deletions
 
     opened = Ledger.open(asked_ledger(ledger, state_dir))
     try:
-        ResidueEraser(database=superlink_database, state_dir=state_dir, ledger=opened).step(always=True)
+        erase_after_deletions(superlink_database, state_dir, opened, always=True)
     finally:
         opened.close()
     typer.echo(f"Erased what {superlink_database} kept of messages that are over.")
@@ -100,8 +100,13 @@ def restore(
     ] = False,
 ) -> None:
     """Put a backup in the place of the federation's state; stop ServerApp, service and supervisor before."""
-    from server.operations.backup import restore as put_back
+    from server.operations.restore import broken_off_restore
+    from server.operations.restore import restore as put_back
 
+    if broken_off_restore(state_dir) is not None:
+        typer.echo(
+            "An earlier restore was broken off; it is finished now. Give the command again for another backup."
+        )
     done = put_back(
         directory,
         state_dir=state_dir,
@@ -109,13 +114,9 @@ def restore(
         now=datetime.now(UTC),
         force=force,
     )
-    if done.was_broken_off:
-        typer.echo(
-            "An earlier restore was broken off; it is finished now. Give the command again for another backup."
-        )
     typer.echo(f"Restored the backup of {done.made_at}, event {done.event_sequence}.")
-    if done.replaced is not None:
-        typer.echo(f"What was there before is in {done.replaced}; erase it when all is well.")
+    if (aside := state_dir.expanduser() / done.aside).is_dir():
+        typer.echo(f"What was there before is in {aside}; erase it when all is well.")
     if not done.compared:
         typer.echo(
             "There was no ledger here to compare with: deletions that were carried out after the backup are not "

@@ -13,7 +13,7 @@ from rich.table import Table
 from server.cli.connection import AsJson, connection_of
 from server.cli.requests import targets_of
 from server.cli.tables import measured_text, show_table, size_text
-from server.requests.plan import Plan, PlannedMethod
+from server.requests.plan_data import Plan, PlannedMethod
 from unlearning.errors import InvalidRequest
 from unlearning.runtime.json_codec import to_plain
 

@@ -14,11 +14,11 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from server.api.limits import Limits
-from server.api.tls import TlsFiles
 from server.cli.connection import DEFAULT_SERVER, LedgerUrl
 from server.operations.logs import log_to_stderr
-from server.state_directory.files import REPORTS, private_state
+from server.state_directory.files import REPORTS, private_state, refuse_half_restored
 from server.state_directory.ledger_address import asked_ledger
+from strategies.tls_files import TlsFiles
 from unlearning.runtime.gc_tuning import nothing_collected
 
 
@@ -98,8 +98,7 @@ def serve(
         from server.certificate.timestamp_worker import TimestampWorker
         from server.http_api.listening import HttpOptions, serve_http
         from server.ledger import Ledger
-        from server.operations.metrics_http import serve_metrics
-        from server.operations.restore_steps import refuse_half_restored
+        from server.operations.metrics import serve_metrics
         from server.state_directory.subject_key import subject_keys
 
     log_to_stderr()

@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
-from server.operations import setup as steps
-from server.operations.federation_file import read_federation_file
+from server.operations import host_setup as steps
+from server.operations.federation_toml import read_federation_file
+from server.operations.flower_control import FLEET_SPEAKS_HTTP, FlowerControl, flower_environment
 from server.operations.starting import app_directory
-from server.processes.flower_control import FlowerControl, flower_environment
-from server.processes.layout import FLEET_SPEAKS_HTTP
 from strategies.installation import CONFIG_DIR, DEPLOY, STATE_ROOT, UNITS_DIR, Host
 
 app = typer.Typer(help="Make a server host ready, and let clients in.", no_args_is_help=True)

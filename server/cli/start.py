@@ -6,11 +6,11 @@ import typer
 
 from server.cli.federation_file import federation_file_of
 from server.cli.tables import show_table
-from server.operations.federation_file import DEFAULT_PLACE
+from server.operations.federation_toml import DEFAULT_PLACE
+from server.operations.flower_control import FlowerControl
 from server.operations.starting import Submission, app_directory
 from server.operations.supervisor import DEFAULT_PAUSE, DEFAULT_POLL_S
 from server.operations.supervisor import supervise as keep_alive
-from server.processes.flower_control import FlowerControl
 from unlearning.errors import DeploymentError
 from unlearning.runtime.growing_pause import GrowingPause
 

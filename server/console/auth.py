@@ -1,7 +1,7 @@
-"""Who may use the console: one browser, by a token that works once, from this machine and from no other page.
+"""Authentication: one browser, by a token that works once, from this machine and from no other page.
 
 a private file that posts the token, or a link with it ──► a session cookie (HttpOnly, SameSite=Strict)
-every request         the Host is this console's own (a name that a stranger's DNS points here is not)
+every request         the Host is this console's own (a name that another party's DNS points here is not)
 every form            the session's CSRF token, and an Origin that is this console's own if the browser says one
 """
 
@@ -107,11 +107,11 @@ class LoginLink:
 
 
 class AuthMiddleware:
-    """ASGI middleware that asks the door of each request, and puts the headers on each answer."""
+    """ASGI middleware that checks the session of each request, and puts the headers on each answer."""
 
-    def __init__(self, app: ASGIApp, door: LoginLink) -> None:
+    def __init__(self, app: ASGIApp, login: LoginLink) -> None:
         self._app = app
-        self._door = door
+        self._login = login
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer it here."""
@@ -130,28 +130,28 @@ class AuthMiddleware:
         await (answer or self._app)(scope, receive, send_with_headers)
 
     def _refusal(self, request: Request) -> Response | None:
-        door = self._door
-        if request.headers.get("host", "") not in door.hosts:
+        login = self._login
+        if request.headers.get("host", "") not in login.hosts:
             return _refuse(421, "This console answers to 127.0.0.1 and localhost only, at its own port.")
         if request.url.path.startswith(OPEN_TO_ALL):
             return None
-        session = door.session_of(request.cookies.get(door.cookie_name, ""))
+        session = login.session_of(request.cookies.get(login.cookie_name, ""))
         if session is None:
             return _refuse(
                 403,
                 "This browser is not signed in. Open the link that `flower-unlearn console` printed; it works once. "
                 "Was it used already? End the console (Ctrl-C) and start it again for a new link.",
             )
-        if request.method not in ("GET", "HEAD") and not door.is_own_origin(request):
+        if request.method not in ("GET", "HEAD") and not login.is_own_origin(request):
             return _refuse(403, "This form came from another site. Nothing was done.")
         request.state.session = session
         return None
 
 
-async def enter(door: LoginLink, request: Request) -> Response:
+async def log_in(login: LoginLink, request: Request) -> Response:
     """Answer a browser that brings the token, in a form or by the link: a cookie and the first page."""
     is_form = request.method == "POST"
-    session = door.enter(await _posted_token(request) if is_form else request.query_params.get("token", ""))
+    session = login.enter(await _posted_token(request) if is_form else request.query_params.get("token", ""))
     if session is None:
         return _refuse(
             403,
@@ -159,7 +159,7 @@ async def enter(door: LoginLink, request: Request) -> Response:
             "new one.",
         )
     answer = HTMLResponse(_ENTERED) if is_form else RedirectResponse("/requests", status_code=303)
-    answer.set_cookie(door.cookie_name, session.cookie, httponly=True, samesite="strict", path="/")
+    answer.set_cookie(login.cookie_name, session.cookie, httponly=True, samesite="strict", path="/")
     return answer
 
 

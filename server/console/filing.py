@@ -1,56 +1,36 @@
 """Filing a request in three steps: what is to be forgotten, by which method, and a summary before it is filed.
 
-What was typed is kept here between the steps, in memory only: no id of a sample stands in an address or on a disk.
+What was typed is kept here between the steps, in memory only: no id of a sample is in an address or on a disk.
 """
 
 import json
 import secrets
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from datetime import date, datetime
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from typing import Any
 
 from starlette.datastructures import FormData, UploadFile
 
 from server.api.access import Caller
 from server.console.forms import MAX_FILE_BYTES, text_of
-from unlearning.errors import (
-    AlreadyForgotten,
-    ConflictingRequest,
-    InvalidRequest,
-    RequestError,
-    UnknownClient,
-    UnknownMethod,
-    UnsupportedRequest,
-)
-from unlearning.gdpr import NOTHING_GIVEN, Ground, Particulars, parse_day
+from unlearning.errors import InvalidRequest
+from unlearning.gdpr import NOTHING_GIVEN, Particulars
 from unlearning.requests import Granularity, Target, parse_sample_ids
 
 MAX_DRAFTS = 20
 # A plan is asked for in one message; it depends on the kind of target, not on how many samples there are.
 _PLANNED_IDS = 1000
-GRANULARITIES: Mapping[str, str] = {
-    Granularity.CLIENT: "A whole client",
-    Granularity.SAMPLE: "Some samples of a client",
-    Granularity.CLASS: "A class, on every client",
-}
+REGISTER_FIELDS = tuple(item.name for item in fields(Particulars))
 TOO_LONG = (
     f"The list is longer than {MAX_FILE_BYTES // 1024 // 1024} MiB, the most that the service takes. "
     "Split it: at most a million ids a request."
 )
-_FIELD_OF: Mapping[type[RequestError], str] = {
-    UnknownClient: "client",
-    AlreadyForgotten: "target",
-    ConflictingRequest: "target",
-    UnknownMethod: "method",
-    UnsupportedRequest: "method",
-}
 
 
 class FieldErrors(Exception):
-    """What is wrong with a form: a sentence a field."""
+    """What is wrong with a form: a sentence per field."""
 
     def __init__(self, errors: Mapping[str, str]) -> None:
         self.errors = dict(errors)
@@ -59,7 +39,7 @@ class FieldErrors(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A request on its way to be filed. key: its idempotency key, so that a second click files nothing twice."""
+    """A request that is not filed yet. key: its idempotency key, so that a second click files nothing twice."""
 
     id: str = field(default_factory=lambda: secrets.token_urlsafe(9))
     key: str = field(default_factory=lambda: secrets.token_urlsafe(16))
@@ -72,7 +52,7 @@ class Draft:
 
     @property
     def target_to_plan(self) -> Target:
-        """The target with as many of its samples as a plan needs to know."""
+        """The target with the few of its samples that a plan needs."""
         if len(self.target.sample_ids) <= _PLANNED_IDS:
             return self.target
         some = frozenset(sorted(self.target.sample_ids)[:_PLANNED_IDS])
@@ -84,15 +64,15 @@ class Drafts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._drafts: OrderedDict[str, Draft] = OrderedDict()
+        self._drafts: dict[str, Draft] = {}
 
     def put(self, draft: Draft) -> None:
         """Keep a draft; the oldest one goes where there are too many."""
         with self._lock:
+            self._drafts.pop(draft.id, None)
             self._drafts[draft.id] = draft
-            self._drafts.move_to_end(draft.id)
-            while len(self._drafts) > MAX_DRAFTS:
-                self._drafts.popitem(last=False)
+            if len(self._drafts) > MAX_DRAFTS:
+                del self._drafts[next(iter(self._drafts))]
 
     def get(self, draft_id: str) -> Draft:
         """Return a draft.
@@ -104,7 +84,7 @@ class Drafts:
             found = self._drafts.get(draft_id)
         if found is None:
             raise InvalidRequest(
-                "This draft is not here any more: the console was started anew, or many others were begun since. "
+                "This draft is not here any more: the console was restarted, or many others were begun since. "
                 "Nothing was filed by it; begin again."
             )
         return found
@@ -119,19 +99,18 @@ def read_target(form: FormData, caller: Caller) -> Target:
     what = text_of(form, "what")
     if what not in set(Granularity):
         raise FieldErrors({"what": "Choose what is to be forgotten."})
+    kind = Granularity(what)
+    if kind is Granularity.CLASS:
+        text = text_of(form, "class_label")
+        if not (text.isascii() and text.isdigit() and len(text) < 19):
+            raise FieldErrors({"class_label": f"A class is a whole number of 0 or more, got {text[:40]!r}."})
+        return Target(kind, class_label=int(text))
     client = caller.name if caller.is_client else text_of(form, "client")
     errors: dict[str, str] = {}
     ids: frozenset[str] = frozenset()
-    label: int | None = None
-    if what == Granularity.CLASS:
-        text = text_of(form, "class_label")
-        if text.isascii() and text.isdigit() and len(text) < 19:
-            label = int(text)
-        else:
-            errors["class_label"] = f"A class is a whole number of 0 or more, got {text[:40]!r}."
-    elif not client:
+    if not client:
         errors["client"] = "Say which client; its id is the one under which its SuperNode is registered."
-    if what == Granularity.SAMPLE:
+    if kind is Granularity.SAMPLE:
         try:
             ids = _read_ids(_listed(form))
         except InvalidRequest as exc:
@@ -139,70 +118,53 @@ def read_target(form: FormData, caller: Caller) -> Target:
     if errors:
         raise FieldErrors(errors)
     try:
-        return Target(Granularity(what), None if label is not None else client, ids, class_label=label)
+        return Target(kind, client, ids)
     except InvalidRequest as exc:
         raise FieldErrors({"samples" if "sample" in str(exc) else "client": str(exc)}) from exc
 
 
-def read_parameters(text: str) -> dict[str, Any]:
-    """Return a method's parameters: NAME=VALUE, one a line; a value is JSON, or a bare word.
+def read_details(draft: Draft, typed: Mapping[str, str], now: datetime) -> Draft:
+    """Return a draft with its method, the method's parameters, and what belongs to the register.
 
     Raises:
-        FieldErrors: a line is something else.
+        FieldErrors: a sentence for each field that is wrong.
     """
+    errors = {} if typed["method"] else {"method": "Choose a method."}
+    parameters: dict[str, Any] = {}
+    try:
+        parameters = _read_parameters(typed["parameters"])
+    except InvalidRequest as exc:
+        errors["parameters"] = str(exc)
+    for name in REGISTER_FIELDS:
+        try:
+            Particulars.from_texts(**{name: typed[name]})
+        except InvalidRequest as exc:
+            errors[name] = str(exc)
+    if not errors.keys() & set(REGISTER_FIELDS):
+        particulars = Particulars.from_texts(**{name: typed[name] for name in REGISTER_FIELDS})
+        try:
+            particulars.dates(now)
+        except InvalidRequest as exc:
+            errors[str(exc.fields["field"])] = str(exc)
+    if errors:
+        raise FieldErrors(errors)
+    return replace(
+        draft, method=typed["method"], parameters=parameters, particulars=particulars, typed=dict(typed)
+    )
+
+
+def _read_parameters(text: str) -> dict[str, Any]:
+    """Return a method's parameters: NAME=VALUE, one per line; a value is JSON, or a bare word."""
     found: dict[str, Any] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         name, separator, value = (part.strip() for part in line.partition("="))
         if not separator or not name:
-            raise FieldErrors({"parameters": f"A parameter is NAME=VALUE, one a line; got {line[:80]!r}."})
+            raise InvalidRequest(f"A parameter is NAME=VALUE, one per line; got {line[:80]!r}.")
         try:
             found[name] = json.loads(value)
         except ValueError:
             found[name] = value
     return found
-
-
-def read_particulars(typed: Mapping[str, str], now: datetime) -> Particulars:
-    """Return what belongs to the register: days, ground, reference and note.
-
-    Raises:
-        FieldErrors: a sentence for each field that is wrong.
-    """
-    errors: dict[str, str] = {}
-    days: dict[str, date | None] = {"received_on": None, "due_on": None}
-    for name in days:
-        try:
-            days[name] = parse_day(name.replace("_", " "), typed[name])
-        except InvalidRequest as exc:
-            errors[name] = str(exc)
-    ground = typed["ground"]
-    if ground and ground not in set(Ground):
-        errors["ground"] = "Choose one of the grounds."
-    for name, alone in (("reference", (typed["reference"], "")), ("note", ("", typed["note"]))):
-        try:
-            Particulars(reference=alone[0], note=alone[1])
-        except InvalidRequest as exc:
-            errors[name] = str(exc)
-    if errors:
-        raise FieldErrors(errors)
-    found = Particulars(
-        **days,
-        ground=Ground(ground) if ground else None,
-        reference=typed["reference"],
-        note=typed["note"],
-    )
-    try:
-        found.dates(now)
-    except InvalidRequest as exc:
-        raise FieldErrors({"due_on" if str(exc).startswith("due-on") else "received_on": str(exc)}) from exc
-    return found
-
-
-def error_fields(error: RequestError, otherwise: str) -> dict[str, str]:
-    """Return a refusal of the service as a sentence beside the field that it is about."""
-    return {
-        next((name for kind, name in _FIELD_OF.items() if isinstance(error, kind)), otherwise): str(error)
-    }
 
 
 def _listed(form: FormData) -> str:
@@ -214,14 +176,14 @@ def _listed(form: FormData) -> str:
         raise InvalidRequest("Give a file or paste the ids, not both.")
     if not content:
         if not pasted:
-            raise InvalidRequest("Choose a file with one id a line, or paste the ids.")
+            raise InvalidRequest("Choose a file with one id per line, or paste the ids.")
         return pasted
     if len(content) > MAX_FILE_BYTES:
         raise InvalidRequest(TOO_LONG)
     try:
         return content.decode("utf-8")
     except UnicodeError:
-        raise InvalidRequest("The file is not text in UTF-8. Give one id a line.") from None
+        raise InvalidRequest("The file is not text in UTF-8. Give one id per line.") from None
 
 
 def _read_ids(text: str) -> frozenset[str]:
@@ -229,7 +191,7 @@ def _read_ids(text: str) -> frozenset[str]:
     marked = next((item for item in sorted(ids) if "<" in item or ">" in item), None)
     if marked is not None:
         raise InvalidRequest(
-            f"{marked[:60]!r} looks like markup, not like an id: give the ids alone, one a line. (An id that has < or "
-            "> can be filed with `flower-unlearn request --samples FILE`.)"
+            f"{marked[:60]!r} looks like markup, not like an id: give the ids alone, one per line. (An id that has < "
+            "or > can be filed with `flower-unlearn request --samples FILE`.)"
         )
     return ids

@@ -9,28 +9,38 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from server.api.errors import AccessDenied
-from server.console.console import Console
-from server.console.filing import (
-    GRANULARITIES,
-    Draft,
-    FieldErrors,
-    error_fields,
-    read_parameters,
-    read_particulars,
-    read_target,
-)
+from server.console.filing import REGISTER_FIELDS, Draft, FieldErrors, read_details, read_target
 from server.console.forms import texts_of
-from unlearning.errors import RequestError
-from unlearning.gdpr import NOTHING_GIVEN
+from server.console.rendering import Console
+from unlearning.errors import (
+    AlreadyForgotten,
+    ConflictingRequest,
+    RequestError,
+    UnknownClient,
+    UnknownMethod,
+    UnsupportedRequest,
+)
 from unlearning.methods import DEFAULT_METHOD
 from unlearning.requests import Granularity
 
 TARGET_FIELDS = ("what", "client", "class_label", "ids")
-DETAIL_FIELDS = ("method", "parameters", "received_on", "due_on", "ground", "reference", "note")
+DETAIL_FIELDS = ("method", "parameters", *REGISTER_FIELDS)
+GRANULARITIES: Mapping[str, str] = {
+    Granularity.CLIENT: "A whole client",
+    Granularity.SAMPLE: "Some samples of a client",
+    Granularity.CLASS: "A class, on every client",
+}
 _FIELD_OF_KIND = {
     Granularity.CLIENT: "client",
     Granularity.SAMPLE: "samples",
     Granularity.CLASS: "class_label",
+}
+_FIELD_OF_REFUSAL: Mapping[type[RequestError], str] = {
+    UnknownClient: "client",
+    AlreadyForgotten: "target",
+    ConflictingRequest: "target",
+    UnknownMethod: "method",
+    UnsupportedRequest: "method",
 }
 
 
@@ -42,8 +52,7 @@ def target_page(
     status: int = 200,
 ) -> Response:
     """Ask what is to be forgotten."""
-    federation = console.federation.now()
-    clients = [item.client.client_id for item in federation.clients or () if not item.forgotten]
+    known = console.mirror.now()
     return console.render(
         request,
         "file_target.html",
@@ -54,9 +63,9 @@ def target_page(
         kinds={
             str(kind): text
             for kind, text in GRANULARITIES.items()
-            if kind != "class" or not console.caller.is_client
+            if kind != Granularity.CLASS or not console.caller.is_client
         },
-        clients=clients,
+        clients=[item.client.client_id for item in known.clients or () if not item.forgotten],
     )
 
 
@@ -69,7 +78,8 @@ def take_target(console: Console, request: Request, form: FormData) -> Response:
     except FieldErrors as exc:
         return target_page(console, request, exc.errors, typed, 422)
     except RequestError as exc:
-        errors = error_fields(exc, otherwise=_FIELD_OF_KIND[draft.target.granularity])
+        found = (name for kind, name in _FIELD_OF_REFUSAL.items() if isinstance(exc, kind))
+        errors = {next(found, _FIELD_OF_KIND[draft.target.granularity]): str(exc)}
         return target_page(console, request, errors, typed, _status(exc))
     console.drafts.put(draft)
     return RedirectResponse(f"/file/{draft.id}", status_code=303)
@@ -86,9 +96,8 @@ def plan_page(
     draft = console.drafts.get(request.path_params["draft"])
     plan = console.service.plan(draft.target_to_plan)
     possible = [item for item in plan.methods if not item.refusal]
-    chosen = DEFAULT_METHOD if any(item.method == DEFAULT_METHOD for item in possible) else ""
-    chosen = chosen or (possible[0].method if possible else "")
-    shown = {**dict.fromkeys(DETAIL_FIELDS, ""), "method": chosen, **draft.typed, **(typed or {})}
+    names = [item.method for item in possible]
+    chosen = DEFAULT_METHOD if DEFAULT_METHOD in names else next(iter(names), "")
     return console.render(
         request,
         "file_plan.html",
@@ -99,7 +108,7 @@ def plan_page(
         possible=possible,
         refused=[item for item in plan.methods if item.refusal],
         errors=errors or {},
-        typed=shown,
+        typed={**dict.fromkeys(DETAIL_FIELDS, ""), "method": chosen, **draft.typed, **(typed or {})},
     )
 
 
@@ -107,23 +116,10 @@ def take_details(console: Console, request: Request, form: FormData) -> Response
     """Read method and details, and go on to the summary."""
     draft = console.drafts.get(request.path_params["draft"])
     typed = {**dict.fromkeys(DETAIL_FIELDS, ""), **texts_of(form)}
-    errors: dict[str, str] = {}
-    parameters, particulars = {}, NOTHING_GIVEN
-    if not typed["method"]:
-        errors["method"] = "Choose a method."
     try:
-        parameters = read_parameters(typed["parameters"])
+        console.drafts.put(read_details(draft, typed, datetime.now(UTC)))
     except FieldErrors as exc:
-        errors |= exc.errors
-    try:
-        particulars = read_particulars(typed, datetime.now(UTC))
-    except FieldErrors as exc:
-        errors |= exc.errors
-    if errors:
-        return plan_page(console, request, errors, typed, 422)
-    console.drafts.put(
-        replace(draft, method=typed["method"], parameters=parameters, particulars=particulars, typed=typed)
-    )
+        return plan_page(console, request, exc.errors, typed, 422)
     return RedirectResponse(f"/file/{draft.id}/summary", status_code=303)
 
 
@@ -152,8 +148,7 @@ def file_it(console: Console, request: Request, _form: FormData) -> Response:
             particulars=draft.particulars,
         )
     except RequestError as exc:
-        errors = {"form": str(exc)}
-        return summary_page(console, request, errors, _status(exc))
+        return summary_page(console, request, {"form": str(exc)}, _status(exc))
     console.drafts.put(replace(draft, filed_as=filed.id))
     return RedirectResponse(f"/requests/{filed.id}", status_code=303)
 

@@ -1,103 +1,121 @@
-"""What the console knows of the service's requests: read once, then brought up to date by what has happened since.
+"""What the console knows of the service: read once, then brought up to date by what has happened since.
 
-A list of 10,000 requests is ten questions to the service; what happened since is one. While the service does not
-answer, pages show what was known last and say so.
+A list of 10,000 requests is ten calls; what happened since is one. While the service does not answer, pages show
+what was known last and say so.
 """
 
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Generic, TypeVar
 
 from server.api.access import Caller
 from server.api.client import DeletionClient
+from server.api.convert import ClientStatus
+from server.ledger import RoundRecord
 from unlearning.errors import FlowerUnlearningError
 from unlearning.requests import DeletionRequest
 
-T = TypeVar("T")
-
-# Beyond so many changed requests the whole list is read again.
+NEWEST_ROUNDS = 1000
+# Beyond this number of changed requests the whole list is read again.
 _SINGLE_READS = 50
 _AFTER_ALL = 2**62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The requests as they were known at one moment.
+    """What was known at one moment.
 
+    rounds: the newest ones by number, each as it was done last. clients: None where the caller may not read them.
+    waiting: for whom the run waits, in a sentence; "" where it does not.
     version: grows with each change. problem: why the service does not answer, "" where it does; since: from when.
+    newest_event, newest_round: sequence numbers, after which the next look begins.
     """
 
     requests: Mapping[str, DeletionRequest] = field(default_factory=dict)
+    rounds: tuple[RoundRecord, ...] = ()
+    clients: tuple[ClientStatus, ...] | None = None
+    waiting: str = ""
     version: int = 0
     problem: str = ""
     since: datetime | None = None
+    newest_event: int | None = None
+    newest_round: int = 0
 
     @property
     def stamp(self) -> str:
         """A word that differs from the one before whenever a page would."""
         return f"{self.version}{'!' if self.problem else ''}"
 
-
-class Remembered(ABC, Generic[T]):
-    """What the service said last; safe to be asked by several threads."""
-
-    def __init__(self, first: T) -> None:
-        self._lock = threading.Lock()
-        self._known = first
-        self._asked_at = float("-inf")
-
-    def now(self, *, not_older_than_s: float = 0.0) -> T:
-        """Return it as it stands; what was asked a moment ago may do."""
-        with self._lock:
-            if time.monotonic() - self._asked_at >= not_older_than_s:
-                self._known = self._read()
-                self._asked_at = time.monotonic()
-            return self._known
-
-    @abstractmethod
-    def _read(self) -> T:
-        """Ask the service; what is known stays known where it does not answer."""
+    @property
+    def presence(self) -> tuple[object, ...]:
+        """What a page shows of the clients, but for when they were last seen, which changes all the time."""
+        known = ((item.client.client_id, item.client.online, item.forgotten) for item in self.clients or ())
+        return (self.waiting, *known)
 
 
-class Mirror(Remembered[Snapshot]):
-    """The newest snapshot."""
+class Mirror:
+    """The newest snapshot; safe to be used by several threads."""
 
     def __init__(self, service: DeletionClient, caller: Caller) -> None:
-        super().__init__(Snapshot())
+        self._lock = threading.Lock()
+        self._known = Snapshot()
+        self._read_at = float("-inf")
         self._service = service
-        self._reads_all = not caller.is_client  # a client may not read what happened to others
-        self._newest: int | None = None
+        self._reads_all = not caller.is_client  # a client may not read the events and clients of others
 
-    def _read(self) -> Snapshot:
-        known = self._known
+    def now(self, *, not_older_than_s: float = 0.0) -> Snapshot:
+        """Return the newest snapshot; one of a moment ago may do."""
+        with self._lock:
+            if time.monotonic() - self._read_at >= not_older_than_s:
+                self._known = self._read(self._known)
+                self._read_at = time.monotonic()
+            return self._known
+
+    def _read(self, known: Snapshot) -> Snapshot:
         try:
-            found = self._read_all() if self._newest is None or not self._reads_all else self._read_changes()
+            fresh = self._rounds_and_clients(self._requests(known))
         except FlowerUnlearningError as exc:
             return replace(known, problem=str(exc), since=known.since or datetime.now(UTC))
-        changed = found is not known.requests and found != known.requests
-        return Snapshot(requests=found, version=known.version + changed)
+        is_same = (
+            (fresh.requests is known.requests or fresh.requests == known.requests)
+            and fresh.newest_round == known.newest_round
+            and fresh.presence == known.presence
+        )
+        return replace(fresh, version=known.version + (not is_same), problem="", since=None)
 
-    def _read_all(self) -> Mapping[str, DeletionRequest]:
-        # ListQuery first, so that what comes while the list is read is read once more and not missed.
+    def _requests(self, known: Snapshot) -> Snapshot:
+        if not self._reads_all or known.newest_event is None:
+            return self._all_requests(known)
+        events, newest = self._service.events(after=known.newest_event)
+        changed = {item.request_id for item in events if item.request_id}
+        # A number below the one before is that of an older ledger which was restored.
+        if newest < known.newest_event or len(changed) > _SINGLE_READS:
+            return self._all_requests(known)
+        if not changed:
+            return replace(known, newest_event=newest)
+        found = {**known.requests, **{name: self._service.get(name) for name in sorted(changed)}}
+        return replace(known, requests=found, newest_event=newest)
+
+    def _all_requests(self, known: Snapshot) -> Snapshot:
+        # The events first, so that what comes while the list is read is read once more and not missed.
         newest = self._service.events(after=_AFTER_ALL)[1] if self._reads_all else None
         found = {item.id: item for item in self._service.list_requests()}
-        self._newest = newest
-        return found
+        return replace(known, requests=found, newest_event=newest)
 
-    def _read_changes(self) -> Mapping[str, DeletionRequest]:
-        assert self._newest is not None
-        events, newest = self._service.events(after=self._newest)
-        if newest < self._newest:  # an older ledger was put back
-            return self._read_all()
-        changed = {item.request_id for item in events if item.request_id}
-        if len(changed) > _SINGLE_READS:
-            return self._read_all()
-        found = self._known.requests
-        if changed:
-            found = {**found, **{name: self._service.get(name) for name in sorted(changed)}}
-        self._newest = newest
-        return found
+    def _rounds_and_clients(self, known: Snapshot) -> Snapshot:
+        fresh = self._service.rounds(after=known.newest_round, limit=NEWEST_ROUNDS)
+        clients, waiting = self._service.clients_and_waiting() if self._reads_all else (None, "")
+        return replace(
+            known,
+            rounds=_by_number((*known.rounds, *fresh)) if fresh else known.rounds,
+            newest_round=fresh[-1].sequence if fresh else known.newest_round,
+            clients=None if clients is None else tuple(clients),
+            waiting=waiting,
+        )
+
+
+def _by_number(records: Iterable[RoundRecord]) -> tuple[RoundRecord, ...]:
+    last = {record.round: record for record in records}
+    return tuple(last[number] for number in sorted(last))[-NEWEST_ROUNDS:]

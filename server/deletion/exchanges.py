@@ -4,22 +4,26 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from server.deletion.measuring import measure_beside
+from server.deletion.model_measurements import measure_beside
+from server.deletion.open_deletion import OpenDeletion
 from server.deletion.privacy_account import account_for
-from server.federation.context import FederationContext
-from server.federation.earlier_settings import schedule_of
 from server.federation.gate import check_unlearned
-from server.federation.round_log import RoundResult
-from server.federation.state import ActiveDeletion, FederationState, Phase, Rollback
-from server.federation.step import Move, RoundDone, Step
-from server.federation.suspensions import with_left_out
-from server.state_directory.noise_secret import noise_key
+from server.federation.presence import with_left_out
+from server.federation.state import (
+    ActiveDeletion,
+    FederationState,
+    Move,
+    Phase,
+    Rollback,
+    RoundDone,
+    RoundResult,
+    Step,
+)
 from strategies.exchange import Exchange
 from strategies.messages import model_record
 from strategies.unlearning_strategy import UnlearningStrategy
 from unlearning.errors import MethodFailed
 from unlearning.methods.method import UnlearningState
-from unlearning.methods.registry import method_named, validated_parameters
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
 from unlearning.verification.measurement import Stage
@@ -28,7 +32,7 @@ from unlearning.verification.measurement import Stage
 _SHOWN = 5
 
 
-def carry_out(context: FederationContext, state: FederationState) -> Iterator[Step]:
+def carry_out(opened: OpenDeletion, strategy: UnlearningStrategy, state: FederationState) -> Iterator[Step]:
     """Carry out the method's next exchange; after the last one the unlearned model is on trial.
 
     The model as it was is measured with the first one, or before it where the method begins from another model.
@@ -37,13 +41,13 @@ def carry_out(context: FederationContext, state: FederationState) -> Iterator[St
         MethodFailed: the replies do not suffice; the message ends with why clients gave no usable one.
         ModelRefused: the method has made a model of them that is not finite, has exploded or has a negative variance.
     """
-    clients, number, at_first = context.clients, state.round + 1, state
+    context, number, at_first = opened.context, state.round + 1, state
+    clients = context.clients
     if state.active_deletion().method_state is None:
         context.preparations.discard(state.active_deletion())
-    strategy = _strategy_of(context, state)
     work = strategy.unlearn_messages(number, model_record(state.parameters), clients.grid)
     stage: Stage | None = None if state.active_deletion().measurements else "before"
-    state, done = measure_beside(context, state, stage, work)
+    state, done = measure_beside(opened, state, stage, work)
     if done is None:
         yield Step(state=state)
         return
@@ -60,7 +64,7 @@ def carry_out(context: FederationContext, state: FederationState) -> Iterator[St
     if not found.finished:
         yield Step(state=replace(state, round=number, deletion=deletion))
         return
-    findings, release = account_for(context, deletion, found, number, state.generation_of(deletion.method))
+    findings, release = account_for(opened, deletion, found, number, state.generation_of(deletion.method))
     if release is not None:
         yield Step(state=at_first, notes=(release,))  # counts from now on, whatever becomes of the attempt
     findings = with_left_out(findings, state.suspensions, number)
@@ -75,34 +79,10 @@ def carry_out(context: FederationContext, state: FederationState) -> Iterator[St
     )
 
 
-def _strategy_of(context: FederationContext, state: FederationState) -> UnlearningStrategy:
-    """Return the deletion's method as a strategy that goes on where the method stands."""
-    deletion = state.active_deletion()
-    method = method_named(deletion.method)
-    return UnlearningStrategy(
-        method,
-        deletion.targets,
-        context.clients.fedavg,
-        parameters=validated_parameters(method, deletion.parameters),
-        state=deletion.method_state,
-        rounds_trained=state.training_rounds,
-        schedule=schedule_of(context.settings, state.settings),
-        kept=context.preparations.store_for(deletion, state.generation_of(deletion.method)),
-        noise_key=noise_key(context.state_dir, deletion.request_ids) if method.info.draws_noise else None,
-    )
-
-
 def _put_on_trial(
     state: FederationState, deletion: ActiveDeletion, found: UnlearningState
 ) -> FederationState:
-    """Return `state` with the unlearned model, the one before beside it."""
-    before = Rollback(
-        parameters=state.parameters,
-        num_examples=state.num_examples,
-        prepared_since=state.prepared_since,
-        generations=state.generations,
-        scores=state.scores,
-    )
+    """Return `state` with the unlearned model, and the one before as its rollback."""
     return replace(
         state,
         round=state.round + 1,
@@ -112,7 +92,7 @@ def _put_on_trial(
         deletion=replace(
             deletion,
             method_state=None,
-            before=before,
+            before=Rollback.of(state),
             work=found.work,
             hash_unlearned=content_hash(found.parameters),
         ),
@@ -129,7 +109,7 @@ def _take_in(done: Exchange, strategy: UnlearningStrategy, number: int) -> Unlea
 
 
 def _check_final(done: Exchange, strategy: UnlearningStrategy) -> None:
-    """Give up where one who must forget says that it never can; another's word only leaves it out."""
+    """Fail the attempt if a target reports a permanent error; another client is only left out."""
     final = {
         client: str(failure)
         for client, failure in done.failures.items()

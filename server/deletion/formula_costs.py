@@ -3,13 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from server.deletion.open_deletion import OpenDeletion
 from server.federation.state import ActiveDeletion, FederationState, PhaseCost
 from server.ledger import RoundRecord
-from server.report.data import FormulaCost
+from server.report.report_data import FormulaCost
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.eligibility import FederationProfile
-from unlearning.methods.preparation import Prepared
-from unlearning.methods.registry import method_named, validated_parameters
 from unlearning.requests import Granularity
 
 TOLERANCE = 0.01
@@ -19,28 +18,19 @@ _SETTINGS_TOO = "it counts model vectors only, and messages carry settings and n
 _FEWER = "fewer clients answered than it counts, or they sent less than a model"
 
 
-def formula_costs(
-    state: FederationState,
-    federation: FederationProfile,
-    rounds: Iterable[RoundRecord],
-    prepared: Prepared | None,
-) -> tuple[FormulaCost, ...]:
-    """Return unlearning and recovery of the deletion by formula, as far as there is one, and as measured.
-
-    rounds: all of the ledger's. prepared: the preparation for the method, where it is switched on.
-    """
-    deletion = state.active_deletion()
-    method, symbols = method_named(deletion.method), _symbols(state, federation)
-    parameters = validated_parameters(method, deletion.parameters)
+def formula_costs(opened: OpenDeletion, state: FederationState) -> tuple[FormulaCost, ...]:
+    """Return unlearning and recovery of the deletion by formula, as far as there is one, and as measured."""
+    deletion, method, prepared = state.active_deletion(), opened.method, opened.prepared
+    symbols = _symbols(state, opened.context.federation)
     lines = []
-    cost = method.cost(symbols, parameters, None if prepared is None else prepared.options)
+    cost = method.cost(symbols, opened.parameters, None if prepared is None else prepared.options)
     if cost is not None:
         spent = deletion.unlearning_cost
         messages = spent.exchanges * len(deletion.participants)
         line = _line("unlearning", cost, spent, messages, method.info.cost_remark)
         lines.append(replace(line, storage_bytes=cost.storage_bytes))
     # every participation is counted, so that clients that were away do not look like a saving
-    trips = _recovery_participations(rounds, deletion)
+    trips = _recovery_participations(opened.context.ledger.all_rounds(), deletion)
     lines.append(_line("recovery", symbols.trips(trips), deletion.recovery_cost, trips))
     is_counted = bool(symbols.flops_per_example)
     return tuple(line if is_counted else replace(line, formula_flops=None) for line in lines)

@@ -17,9 +17,9 @@ What Δ is: the `sensitivity_bound` of the method.
 from collections.abc import Mapping
 from typing import Any
 
+from server.deletion.open_deletion import OpenDeletion
 from server.federation.context import FederationContext
-from server.federation.state import ActiveDeletion, FederationState, Phase
-from server.federation.step import Note
+from server.federation.state import ActiveDeletion, FederationState, Note, Phase
 from server.requests.privacy_budget import (
     FACT,
     RELEASE,
@@ -30,7 +30,7 @@ from server.requests.privacy_budget import (
 )
 from server.state_directory.files import UNDONE_FILE
 from unlearning.certified.privacy_accountant import Account, AccountedRelease
-from unlearning.methods.method import SensitivityBound, UnlearningState
+from unlearning.methods.method import Method, SensitivityBound, UnlearningState
 from unlearning.methods.registry import method_named
 from unlearning.parameters import content_hash
 from unlearning.requests import Granularity, Target
@@ -45,7 +45,7 @@ _UNDONE = f"A restore has undone deletions ({UNDONE_FILE}); releases that went w
 
 
 def account_for(
-    context: FederationContext,
+    opened: OpenDeletion,
     deletion: ActiveDeletion,
     found: UnlearningState,
     number: int,
@@ -58,7 +58,7 @@ def account_for(
     Raises:
         MethodFailed: the deletion would use more than the budget; nothing of it may be committed.
     """
-    findings = dict(found.findings)
+    findings, context = dict(found.findings), opened.context
     noise, budgeted = found.noise, budget_of(context.settings)
     if noise is None:
         return findings, None
@@ -69,7 +69,7 @@ def account_for(
         if (release.name, release.after) != (deletion.request_ids[0], after)
     )
     targets = frozenset(target.client_id for target in deletion.targets if target.client_id is not None)
-    bound = _bound(context, deletion.method, generation)
+    bound = _bound(context, opened.method, generation)
     sensitivity, unmet = bound(
         targets, deletion.hash_before, earlier, declared=noise.sensitivity, unmet=_undone(context)
     )
@@ -114,7 +114,7 @@ def announce_account(context: FederationContext, state: FederationState) -> None
         return
     prepared = context.preparations.prepared[name]
     earlier = earlier_releases(context.ledger)
-    bound = _bound(context, name, state.generation_of(name))
+    bound = _bound(context, method_named(name), state.generation_of(name))
     model, unmet = content_hash(state.parameters), _undone(context)
     sensitivities = {}
     for record in context.ledger.clients():
@@ -136,11 +136,11 @@ def announce_account(context: FederationContext, state: FederationState) -> None
     context.writer.set_facts({FACT: fact})
 
 
-def _bound(context: FederationContext, name: str, generation: str | None) -> SensitivityBound:
+def _bound(context: FederationContext, method: Method, generation: str | None) -> SensitivityBound:
     """Return what bounds the sensitivity of releases by a method, from what is kept for it."""
-    store = context.preparations.store(name, generation)
-    options = context.preparations.prepared[name].options
-    return method_named(name).sensitivity_bound(
+    store = context.preparations.store(method.info.name, generation)
+    options = context.preparations.prepared[method.info.name].options
+    return method.sensitivity_bound(
         options, store, lambda: initial_parameters(context.task, context.settings.seed)
     )
 

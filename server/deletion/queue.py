@@ -1,73 +1,113 @@
 """The queue of deletion requests: what was received is checked and scheduled, what can be served now is claimed."""
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
 
-from server.federation.step import Move, Note
+from server.federation.state import Move, Note
 from server.ledger import Ledger
 from server.requests.admission import check_admissible
 from server.requests.planning import waits_for
 from server.requests.privacy_budget import may_serve_together
 from strategies.settings.run_config import RunSettings
 from unlearning.errors import RequestError
+from unlearning.methods.method import Method
 from unlearning.methods.registry import method_named
-from unlearning.requests import DeletionRequest, Status
+from unlearning.requests import DeletionRequest, Exclusions, Status
 
 
 def to_schedule(ledger: Ledger) -> Iterator[Move]:
-    """Check what was received once more, now with the live federation at hand; yield its way into the queue.
+    """Check what was received once more, now with the live federation at hand; yield its move into the queue.
 
     Requests that are held stay where they are.
     """
-    for request in ledger.list_requests(statuses=(Status.RECEIVED,)):
-        if request.is_held:
-            continue
+    received = [one for one in ledger.requests.select(statuses=(Status.RECEIVED,)) if not one.is_held]
+    forgotten = ledger.exclusions() if received else Exclusions()
+    for request in received:
+        target = ledger.requests.target_of(request)
         to, reason = Status.SCHEDULED, ""
+        if forgotten.cover(target):
+            yield _answered(ledger, request)
+            continue
         try:
-            check_admissible(
-                ledger, ledger.target_of(request), method=request.method, parameters=request.parameters
-            )
+            check_admissible(ledger, target, method=request.method, parameters=request.parameters)
         except RequestError as exc:
             to, reason = Status.FAILED, str(exc)
         yield Move(request_id=request.id, to=to, reason=reason)
 
 
-def to_claim(
-    ledger: Ledger, settings: RunSettings, online: set[str], noted: dict[str, str]
-) -> tuple[list[Move], list[Note]]:
-    """Return the claim of the first request that can be served now, and of those that the method can serve with it.
+def _answered(ledger: Ledger, request: DeletionRequest) -> Move:
+    """Return the completion of a request whose target is forgotten already: earlier deletions answer it."""
+    by = ledger.answers(ledger.requests.target_of(request))
+    return Move(
+        request_id=request.id,
+        to=Status.COMPLETED,
+        reason=f"Already forgotten: {request.target.describe()}, by {' and '.join(by)}.",
+        result={"answered_by": by},
+    )
 
-    Also notes of those that wait for a client. noted: what was noted last, by request; brought up to date.
+
+def to_claim(
+    ledger: Ledger, settings: RunSettings, online: set[str], noted: dict[str, str], *, now: datetime
+) -> tuple[list[Move], list[Note]]:
+    """Return the claim of the first request that can be served now, and of those that can be served with it.
+
+    A request that nothing is left of is completed instead. Also notes of those that wait.
+    noted: what was noted last, by request; brought up to date.
     """
-    ready: list[DeletionRequest] = []
-    notes: list[Note] = []
-    for request in ledger.list_requests(statuses=(Status.SCHEDULED,)):
+    ready: list[tuple[DeletionRequest, Method]] = []
+    waiting: list[tuple[DeletionRequest, str]] = []
+    for request in ledger.requests.select(statuses=(Status.SCHEDULED,)):
         if request.is_held:
             continue
-        absent = waits_for(method_named(request.method), request.target, online)
-        if not absent:
-            ready.append(request)
-            continue
-        text = f"waiting for {absent} to come online"
-        if noted.get(request.id) != text:
-            noted[request.id] = text
-            notes.append(Note(request_id=request.id, kind="waiting", detail={"text": text}))
+        method = method_named(request.method)
+        absent = waits_for(method, request.target, online)
+        if absent:
+            waiting.append((request, f"waiting for {absent} to come online"))
+        else:
+            ready.append((request, method))
     together = _served_together(ledger, settings, ready) if ready else []
-    return [Move(request_id=request.id, to=Status.UNLEARNING) for request in together], notes
+    if together and len(together) < settings.min_deletions_together:
+        until = together[0].created_at + timedelta(seconds=settings.batch_window_s)
+        if now < until:
+            text = (
+                f"waiting for {settings.min_deletions_together} requests that can be carried out together, at most "
+                f"until {until.isoformat(sep=' ', timespec='minutes')}"
+            )
+            waiting += [(request, text) for request in together]
+            together = []
+    notes = [
+        Note(request_id=request.id, kind="waiting", detail={"text": text})
+        for request, text in waiting
+        if noted.get(request.id) != text
+    ]
+    noted.update({request.id: text for request, text in waiting})
+    forgotten = ledger.exclusions() if together else Exclusions()
+    moves = [
+        _answered(ledger, request)
+        if forgotten.cover(ledger.requests.target_of(request))
+        else Move(request_id=request.id, to=Status.UNLEARNING)
+        for request in together
+    ]
+    return moves, notes
 
 
 def _served_together(
-    ledger: Ledger, settings: RunSettings, ready: Sequence[DeletionRequest]
+    ledger: Ledger, settings: RunSettings, ready: Sequence[tuple[DeletionRequest, Method]]
 ) -> list[DeletionRequest]:
-    """Return the first of these requests, and those that are the same deletion where the method can do several."""
-    first, method = ready[0], method_named(ready[0].method)
-    if not method.info.several_at_once or not may_serve_together(settings, method):
+    """Return the first of these requests, and those that are one deletion with it.
+
+    They ask for the same method in the same way. Where the method does one client at a time, they concern its client.
+    """
+    first, method = ready[0]
+    if not may_serve_together(settings, method):
         return [first]
-    accepted = ledger.accepted_loss(first.id)
-    others = (
+    accepted = ledger.requests.accepted_loss(first.id)
+    others = [
         request
-        for request in ready[1:]
+        for request, _ in ready[1:]
         if request.method == first.method
         and dict(request.parameters) == dict(first.parameters)
-        and ledger.accepted_loss(request.id) == accepted
-    )
-    return [first, *others]
+        and (method.info.several_at_once or first.target.client_id == request.target.client_id is not None)
+        and ledger.requests.accepted_loss(request.id) == accepted
+    ]
+    return [first, *others][: settings.batch_max]

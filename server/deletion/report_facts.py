@@ -1,20 +1,22 @@
 """Gathers what the report of a deletion says, from the ledger, the state and the settings."""
 
 import platform
-from datetime import UTC, datetime
+from dataclasses import fields
+from datetime import UTC, date, datetime
+from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from server.deletion.formula_costs import formula_costs
-from server.deletion.measuring import classes_left_out
+from server.deletion.model_measurements import classes_left_out
+from server.deletion.open_deletion import OpenDeletion
 from server.deletion.privacy_account import drop_release
-from server.federation.context import FederationContext
 from server.federation.gate import name_of_test_score
-from server.federation.state import ActiveDeletion, FederationState, PhaseCost
+from server.federation.state import FederationState, PhaseCost
 from server.ledger import Event, Ledger
 from server.ledger.records import EXTENDED
 from server.ledger.texts import Kind
-from server.report.data import (
+from server.report.report_data import (
     ExchangeCost,
     FederationSummary,
     RecoveryPhase,
@@ -24,10 +26,8 @@ from server.report.data import (
     UnlearningPhase,
 )
 from strategies.settings.run_config import RunSettings
-from unlearning.methods.method import MethodInfo, MethodParameters
-from unlearning.methods.registry import method_named, validated_parameters
 from unlearning.parameters import content_hash
-from unlearning.requests import DeletionRequest, Exclusions, Granularity, Target
+from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.tasks.task import Task
 from unlearning.training import frozen_part
 
@@ -39,20 +39,19 @@ NOT_MEASURED = (
 )
 
 
-def report_of(context: FederationContext, state: FederationState, request_id: str) -> ReportData:
+def report_of(opened: OpenDeletion, state: FederationState, request_id: str) -> ReportData:
     """Gather everything that is known about the request `request_id` of the active deletion."""
-    deletion, ledger = state.active_deletion(), context.ledger
-    request = ledger.get(request_id)
-    method = method_named(request.method)
-    parameters = validated_parameters(method, request.parameters)
+    deletion, context, ledger = state.active_deletion(), opened.context, opened.context.ledger
+    request = ledger.requests.get(request_id)
     shadows = deletion.shadow_cost
     return ReportData(
-        request=_request(
+        request=ReportedRequest.of(
             request,
-            method.info,
-            parameters,
-            deletion,
-            reference_sha256=ledger.text_commitment(request_id, Kind.REFERENCE),
+            method_title=opened.method.info.title,
+            method_source=opened.method.info.source,
+            parameters=opened.parameters.model_dump(),
+            served_with=tuple(other for other in deletion.request_ids if other != request.id),
+            reference_sha256=ledger.requests.text_commitment(request_id, Kind.REFERENCE),
         ),
         federation=_federation(context.settings.federation, context.task, ledger, state.exclusions),
         model_hash_before=deletion.hash_before,
@@ -74,14 +73,9 @@ def report_of(context: FederationContext, state: FederationState, request_id: st
         ),
         measuring=ExchangeCost(**_spent(deletion.measuring_cost)),
         shadows=ExchangeCost(**_spent(shadows)) if shadows.exchanges else None,
-        formulas=formula_costs(
-            state,
-            context.federation,
-            ledger.all_rounds(),
-            context.preparations.prepared.get(deletion.method),
-        ),
+        formulas=formula_costs(opened, state),
         measurements=tuple(deletion.measurements.get(request_id, ())),
-        events=tuple(_line(event) for event in ledger.all_events(request_id)),
+        events=tuple(_line(event) for event in ledger.events.all(request_id)),
         stop_rule=_stop_rule(
             name_of_test_score(context.task.score_name, classes_left_out(context, state.exclusions)),
             deletion.target_score,
@@ -92,37 +86,6 @@ def report_of(context: FederationContext, state: FederationState, request_id: st
         software={name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
         seeds={"run": context.settings.seed},
         written_at=_text(context.writer.now()),
-    )
-
-
-def _request(
-    request: DeletionRequest,
-    method: MethodInfo,
-    parameters: MethodParameters,
-    deletion: ActiveDeletion,
-    *,
-    reference_sha256: str | None,
-) -> ReportedRequest:
-    target = request.target
-    return ReportedRequest(
-        id=request.id,
-        target=target.describe(),
-        granularity=str(target.granularity),
-        client_id=target.client_id,
-        num_samples=target.num_samples or None,
-        class_label=target.class_label,
-        method=request.method,
-        method_title=method.title,
-        method_source=method.source,
-        parameters=parameters.model_dump(),
-        submitted_by=request.submitted_by,
-        created_at=_text(request.created_at),
-        served_with=tuple(other for other in deletion.request_ids if other != request.id),
-        received_on=request.received_on.isoformat(),
-        due_on=request.due_on.isoformat(),
-        extended_days=request.extended_days,
-        ground=request.ground and str(request.ground),
-        reference_sha256=reference_sha256,
     )
 
 
@@ -139,12 +102,7 @@ def _federation(name: str, task: Task, ledger: Ledger, exclusions: Exclusions) -
 
 def _spent(cost: PhaseCost) -> dict[str, Any]:
     """Return what a phase has cost, as every phase of the report names it."""
-    return {
-        "seconds": cost.seconds,
-        "bytes_sent": cost.bytes_sent,
-        "bytes_received": cost.bytes_received,
-        "peak_memory": cost.peak_memory,
-    }
+    return {item.name: getattr(cost, item.name) for item in fields(ExchangeCost)}
 
 
 def _not_switched_on(settings: RunSettings) -> list[str]:
@@ -174,12 +132,18 @@ def _stop_rule(test_score_name: str, target_score: float | None, most_rounds: in
 def _exclusions_note(target: Target) -> str:
     if target.granularity is Granularity.CLIENT:
         return (
-            f"Client {target.client_id} is excluded for good: the server asks it for no more training, and "
-            "the client itself refuses."
+            f"Client {target.client_id} takes part in no further training: the server asks it for none, and the "
+            "client itself refuses."
         )
     if target.granularity is Granularity.SAMPLE:
-        return f"The samples are excluded for good from client {target.client_id}'s training, by the client."
-    return f"Examples of class {target.class_label} are excluded for good from training, by every client."
+        return (
+            f"The computer of client {target.client_id} trains no more on these records. That it leaves them out is "
+            "the client's own statement."
+        )
+    return (
+        f"No client trains any more on records of class {target.class_label}. That they leave them out is the "
+        "clients' own statement."
+    )
 
 
 def _version(package: str) -> str:
@@ -191,3 +155,12 @@ def _version(package: str) -> str:
 
 def _text(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="seconds")
+
+
+def _plain(value: Any) -> Any:
+    """Return a request's value as the report has it: times and days as text, letters without their class."""
+    if isinstance(value, datetime):
+        return _text(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value) if isinstance(value, StrEnum) else value

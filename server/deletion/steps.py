@@ -7,10 +7,10 @@ work of one step.
     begin       the checkpoint "before" of the claimed requests.
     unlearn     a step per exchange of the method. With the first one the model is measured as it was, and the shadow
                 models are asked, if there are any. With the last one the model and the phase change together, the
-                model before beside it. The unlearned model is on trial.
+                model before kept as its rollback. The unlearned model is on trial.
     recover     an ordinary round without the forgotten data, which measures the model that it starts from; at last the
                 last model is measured, then the gate. Where it accepts the model, exclusions and phase change together
-                and the shadow models are erased. Where it does not, `give_up` goes back.
+                and the shadow models are erased. Where it does not, `abandon` goes back.
     verify      report and certificate, then the requests are completed and older checkpoints are erased.
 """
 
@@ -18,33 +18,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
-from pathlib import Path
 
-from server.deletion.certifying import write_certificate
+from server.deletion.completion import complete
 from server.deletion.exchanges import carry_out
-from server.deletion.failed_attempt import give_up
-from server.deletion.measuring import (
+from server.deletion.model_measurements import (
     classes_left_out,
     first_measurements,
-    forget_sets,
     measure_beside,
     measure_model,
     score_on_test,
 )
-from server.deletion.privacy_account import result_of
+from server.deletion.open_deletion import OpenDeletion
 from server.deletion.report_facts import report_of
 from server.federation.context import FederationContext
 from server.federation.gate import judge, name_of_test_score, refusal
-from server.federation.state import ActiveDeletion, FederationState, Phase
-from server.federation.step import Move, RoundDone, Step
-from server.federation.suspensions import with_left_out
-from server.report import write_report
-from server.report.data import ReportData
-from server.requests.admission import SITE
-from server.state_directory.files import REPORTS
+from server.federation.presence import with_left_out
+from server.federation.state import ActiveDeletion, FederationState, Move, Phase, RoundDone, Step
+from server.ledger import SITE
 from strategies.sessions.session_grid import SessionGrid
 from unlearning.errors import MethodFailed, ModelRefused, RequestError, SessionError
-from unlearning.methods.registry import method_named, validated_parameters
 from unlearning.parameters import content_hash
 from unlearning.requests import DeletionRequest, Status
 from unlearning.verification.measurement import Stage
@@ -57,10 +49,10 @@ def begin(
 ) -> Iterator[Step]:
     """Begin one deletion that serves all `requests`."""
     first, ledger = requests[0], context.ledger
-    accepted_loss, accepted_by = ledger.accepted_loss(first.id)
+    accepted_loss, accepted_by = ledger.requests.accepted_loss(first.id)
     deletion = ActiveDeletion(
         request_ids=tuple(request.id for request in requests),
-        targets=tuple(ledger.target_of(request) for request in requests),
+        targets=tuple(ledger.requests.target_of(request) for request in requests),
         method=first.method,
         parameters=dict(first.parameters),
         attempt=max(request.attempts for request in requests),
@@ -83,15 +75,17 @@ def unlearn(context: FederationContext, state: FederationState) -> Iterator[Step
     failure: MethodFailed | ModelRefused
     try:
         deletion, grid = state.active_deletion(), context.clients.grid
-        if not (method_named(deletion.method).info.is_iterative and isinstance(grid, SessionGrid)):
-            yield from carry_out(context, state)
+        opened = OpenDeletion.of(context, deletion)
+        strategy = opened.strategy(state)
+        if not (opened.method.info.is_iterative and isinstance(grid, SessionGrid)):
+            yield from carry_out(opened, strategy, state)
             return
         if not deletion.measurements:
-            yield Step(state=measure_model(context, state, "before"))
+            yield Step(state=measure_model(opened, state, "before"))
             return
         with grid.session():
             while state.phase is Phase.UNLEARNING:
-                for step in carry_out(context, state):
+                for step in carry_out(opened, strategy, state):
                     yield step
                     state = step.state
         return
@@ -99,25 +93,26 @@ def unlearn(context: FederationContext, state: FederationState) -> Iterator[Step
         failure = exc
     except SessionError as exc:
         failure = MethodFailed(str(exc), retryable=True)
-    except RequestError as exc:  # admitted by a version that allowed these parameters
+    except RequestError as exc:  # the method, or what it takes, changed after the request was admitted
         failure = MethodFailed(str(exc), retryable=False)
-    yield give_up(context, state, failure)
+    yield abandon(context, state, failure)
 
 
 def recover(context: FederationContext, state: FederationState) -> Iterator[Step]:
     """Carry out one recovery round, or decide that it is enough; the model that it starts from is measured with it."""
+    opened = OpenDeletion.of(context, state.active_deletion())
     stage = _stage_to_measure(state, every_round=context.settings.measure_every_recovery_round)
     if stage and context.test_set.examples is None and state.active_deletion().target_score is not None:
-        yield Step(state=measure_model(context, state, stage))  # what clients report may end the recovery
+        yield Step(state=measure_model(opened, state, stage))  # what clients report may end the recovery
         return
-    reason = _stop_reason(context, state)
+    reason = _stop_reason(opened, state)
     if reason:
         if stage or first_measurements(state.active_deletion())[-1].round != state.round:
-            state = measure_model(context, state, stage or "recovery")
+            state = measure_model(opened, state, stage or "recovery")
         yield _decide(context, state, reason)
         return
     round_done = None
-    state, answers = measure_beside(context, state, stage, context.ask_round(state))
+    state, answers = measure_beside(opened, state, stage, context.ask_round(state))
     if answers is not None and (answers.messages or answers.failures):
         done, deletion = context.take_round(state, answers), state.active_deletion()
         deletion = replace(
@@ -145,12 +140,12 @@ def _decide(context: FederationContext, state: FederationState, reason: str) -> 
     """Commit the recovered model, or go back to the model before."""
     deletion = state.active_deletion()
     # A checkpoint that was lost since has committed it: then there is no way back.
-    is_committed = context.ledger.get(deletion.request_ids[0]).status is not Status.RECOVERING
+    is_committed = context.ledger.requests.get(deletion.request_ids[0]).status is not Status.RECOVERING
     verdict = judge(
         deletion, max_score_loss=context.settings.max_score_loss, score_name=context.task.score_name
     )
     if not verdict.passes and not is_committed:
-        return give_up(context, state, refusal(deletion.request_ids[0], verdict))
+        return abandon(context, state, refusal(deletion.request_ids[0], verdict))
     state = replace(
         state,
         phase=Phase.VERIFYING,
@@ -171,21 +166,24 @@ def _decide(context: FederationContext, state: FederationState, reason: str) -> 
 def verify(context: FederationContext, state: FederationState) -> Iterator[Step]:
     """Write reports and certificates, complete the requests, erase the checkpoints that still carry the data."""
     deletion = state.active_deletion()
-    context.clients.notify(state.round, forget_sets(context.ledger, deletion.targets))
+    opened = OpenDeletion.of(context, deletion)
+    context.clients.notify(state.round, opened.forget_sets)
     for request_id in deletion.request_ids:
         # Before a crash: the ledger names the certificate that was written then.
-        if context.ledger.get(request_id).status is not Status.COMPLETED:
+        if context.ledger.requests.get(request_id).status is not Status.COMPLETED:
             # This one only checks the fence: an older process must not write over what is certified.
             yield Step(state=state)
             yield Step(
-                state=state, moves=(_complete(context, deletion, report_of(context, state, request_id)),)
+                state=state, moves=(complete(context, deletion, report_of(opened, state, request_id)),)
             )
             _log.info("Deletion request %s is completed.", request_id)
-    if any(context.ledger.get(request_id).submitted_role == SITE for request_id in deletion.request_ids):
+    if any(
+        context.ledger.requests.get(request_id).submitted_role == SITE for request_id in deletion.request_ids
+    ):
         # Who asked at its own site learns that it is done; a forgotten client would hear of it never.
         context.clients.restrict(state)
-        context.clients.notify(state.round, forget_sets(context.ledger, deletion.targets))
-    state = context.preparations.erase(state)
+        context.clients.notify(state.round, opened.forget_sets)
+    state = context.preparations.erase(state, moves_model=opened.method.info.moves_model)
     state = replace(state, phase=Phase.TRAINING, deletion=None)
     yield Step(state=state, cleanup=(partial(_erase_older_checkpoints, context),))
 
@@ -195,42 +193,13 @@ def _erase_older_checkpoints(context: FederationContext) -> None:
     _log.info("%d older checkpoint(s) erased: they still carried what was forgotten.", erased)
 
 
-def _complete(context: FederationContext, deletion: ActiveDeletion, report: ReportData) -> Move:
-    """Write a request's report and certificate; return the move that completes it with both in its result."""
-    request_id = report.request.id
-    directory = context.state_dir / REPORTS / request_id
-    write_report(directory, report)
-    certificate = {
-        "certificate_sha256": write_certificate(
-            context.ledger, report, directory, context.settings.certificate_key
-        )
-    }
-    _log.info("The report of %s is in %s.", request_id, directory)
-    return Move(
-        request_id=request_id,
-        to=Status.COMPLETED,
-        detail=certificate,
-        result={
-            "report": str(Path(REPORTS) / request_id / "report.html"),
-            **certificate,
-            "model_hash_before": deletion.hash_before,
-            "model_hash_unlearned": deletion.hash_unlearned,
-            "model_hash_after": report.model_hash_after,
-            "recovery_rounds": deletion.recovery_rounds,
-            "cost": _cost_of(deletion),
-            **result_of(deletion),
-        },
-    )
-
-
-def _stop_reason(context: FederationContext, state: FederationState) -> str:
+def _stop_reason(opened: OpenDeletion, state: FederationState) -> str:
     """Return why recovery ends now; empty while it goes on."""
-    deletion = state.active_deletion()
+    context, deletion = opened.context, state.active_deletion()
     known = {record.client_id for record in context.ledger.clients()}
     if known and all(state.left_out.is_forgotten(client) for client in known):
         return "no client is left to recover with"
-    method = method_named(deletion.method)
-    if deletion.recovery_rounds < method.repair_rounds(validated_parameters(method, deletion.parameters)):
+    if deletion.recovery_rounds < opened.method.repair_rounds(opened.parameters):
         return ""
     classes = classes_left_out(context, state.exclusions.including(deletion.targets))
     if first_measurements(deletion)[-1].round == state.round:
@@ -245,10 +214,63 @@ def _stop_reason(context: FederationContext, state: FederationState) -> str:
     return ""
 
 
-def _cost_of(deletion: ActiveDeletion) -> dict[str, float]:
-    """Return what unlearning and recovery took together, for those who plan the next deletion."""
-    phases = (deletion.unlearning_cost, deletion.recovery_cost)
-    return {
-        "seconds": sum(cost.seconds for cost in phases),
-        "bytes": sum(cost.bytes_sent + cost.bytes_received for cost in phases),
-    }
+def abandon(context: FederationContext, state: FederationState, failure: MethodFailed | ModelRefused) -> Step:
+    """Go back to training with the model as it was; the requests wait for another try, or have failed."""
+    deletion = state.active_deletion()
+    _log.warning("Unlearning attempt %d failed: %s", deletion.attempt, failure)
+    status, reason, retryable = Status.SCHEDULED, str(failure), False
+    if isinstance(failure, ModelRefused):  # the same again would give the same: an operator has to decide
+        status, retryable = Status.FAILED, True
+    elif not failure.retryable:
+        status = Status.FAILED
+    elif deletion.attempt >= context.settings.max_attempts:
+        reason = f"{deletion.attempt} attempts failed, the last one because: {failure}"
+        status, retryable = Status.FAILED, True
+    return Step(
+        state=_go_back(state),
+        moves=tuple(
+            Move(request_id=request_id, to=status, reason=reason, retryable=retryable)
+            for request_id in deletion.request_ids
+        ),
+        ledger_first=True,
+        cleanup=(partial(context.preparations.discard, deletion),),
+    )
+
+
+def finish_abandoning(context: FederationContext, state: FederationState) -> Step | None:
+    """Give up all of an attempt, after a start, if the ledger says that it was being given up; else None.
+
+    A request may have been retried or cancelled since; one that failed tells the verdict for the others.
+    """
+    if state.deletion is None or state.phase not in (Phase.UNLEARNING, Phase.RECOVERING):
+        return None
+    under_way = {Status.UNLEARNING}
+    if state.phase is Phase.RECOVERING:
+        under_way |= {Status.RECOVERING, Status.VERIFYING, Status.COMPLETED}
+    requests = [context.ledger.requests.get(request_id) for request_id in state.deletion.request_ids]
+    moved = [request for request in requests if request.status not in under_way]
+    if not moved:
+        return None
+    failed = next((request for request in moved if request.status is Status.FAILED), None)
+    goes_back = failed is None and state.phase is Phase.UNLEARNING
+    return Step(
+        state=_go_back(state),
+        moves=tuple(
+            Move(
+                request_id=request.id,
+                to=Status.SCHEDULED if goes_back else Status.FAILED,
+                reason=moved[0].reason if failed is None else failed.reason,
+                retryable=failed.retryable if failed is not None else not goes_back,
+            )
+            for request in requests
+            if request.status in under_way
+        ),
+        ledger_first=True,
+        cleanup=(partial(context.preparations.discard, state.deletion),),
+    )
+
+
+def _go_back(state: FederationState) -> FederationState:
+    before = state.deletion.before if state.deletion is not None else None
+    state = state if before is None else before.undo(state)
+    return replace(state, phase=Phase.TRAINING, deletion=None, is_resting=True)

@@ -1,4 +1,4 @@
-"""The clients as the server reaches them: who is online, who may train, what is asked of them and what comes back."""
+"""The clients as the server reaches them: which are online, which may train, messages to them and their answers."""
 
 import time
 from collections import Counter
@@ -10,15 +10,15 @@ from logging import getLogger
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from server.federation.presence import register_clients
+from server.federation.presence import register_clients, suspended
+from server.federation.site_inbox import SiteRequests
 from server.federation.site_problems import SiteProblems
-from server.federation.site_requests import SiteRequests
 from server.federation.state import FederationState
-from server.federation.suspensions import suspended
-from server.ledger import WAITING, LedgerUnavailable, LedgerWriter
+from server.ledger import WAITING, Ledger, LedgerUnavailable, LedgerWriter
 from strategies.exchange import Exchange, exchange
 from strategies.fedavg import FedAvg
 from strategies.joint_exchange import JointMessages
+from strategies.messages import NOTICE
 from strategies.roster import Member
 from unlearning.requests import Exclusions, Status, Target
 from unlearning.runtime.peak_memory import MemoryWatch, PeakMemory
@@ -26,7 +26,7 @@ from unlearning.runtime.peak_memory import MemoryWatch, PeakMemory
 _log = getLogger(__name__)
 
 LOOK_S = 5.0
-"""So often it is looked, while answers are waited for, who is online; a SuperNode's heartbeat comes every 20 s."""
+"""How often the server looks which clients are online while it waits for answers; heartbeats come every 20 s."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,6 +40,7 @@ class Clients:
 
     grid: Grid
     fedavg: FedAvg
+    ledger: Ledger
     writer: LedgerWriter
     refused: dict[str, str] = field(default_factory=dict)
     asked_again: Counter[str] = field(default_factory=Counter)
@@ -54,12 +55,12 @@ class Clients:
         return self.fedavg.roster.online(self.grid)
 
     def register(self, *, may_ask: bool = True) -> None:
-        """Tell the ledger who is online, and when each client was last heard of; `may_ask` as in `Roster.online`."""
+        """Write into the ledger which clients are online; `may_ask` as in `Roster.online`."""
         self._looked_at = time.monotonic()
-        register_clients(self.writer, self.fedavg.roster.online(self.grid, may_ask=may_ask))
+        register_clients(self.ledger, self.writer, self.fedavg.roster.online(self.grid, may_ask=may_ask))
 
     def await_clients(self) -> None:
-        """Wait for the clients that a round needs; `clients` and `watch` say meanwhile who is there and who is not."""
+        """Wait for the clients that a round needs; `clients` and `watch` show meanwhile which are online."""
         said = ""
 
         def tell(text: str) -> None:
@@ -79,14 +80,16 @@ class Clients:
         )
 
     def restrict(self, state: FederationState) -> None:
-        """Tell the strategy who may train: not the forgotten, and not who waits to be, or is not yet for good."""
-        ledger = self.writer.ledger
-        requests = ledger.list_requests(
+        """Exclude forgotten clients from training, and withhold the data of open requests."""
+        ledger = self.ledger
+        requests = ledger.requests.select(
             statuses=(Status.RECEIVED, Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING)
         )
         self._site_requests.follow(ledger, requests)
         # What a request asks for never changes, and a list of ids can be long.
-        self._waiting = {item.id: self._waiting.get(item.id) or ledger.target_of(item) for item in requests}
+        self._waiting = {
+            item.id: self._waiting.get(item.id) or ledger.requests.target_of(item) for item in requests
+        }
         # The ledger may be a step behind the checkpoint.
         waiting = [*self._waiting.values(), *(() if state.deletion is None else state.deletion.targets)]
         plan = replace(
@@ -110,21 +113,21 @@ class Clients:
         )
         self.refused |= done.refused
         self.asked_again.update(done.asked_again)
-        self.refused |= self._site_requests.take_all(self.writer.ledger, done.values, now=self.writer.now())
+        self.refused |= self._site_requests.take_all(self.ledger, done.values, now=self.writer.now())
         for client in [name for name, failure in done.failures.items() if failure.is_lasting]:
             node_id = messages[client].metadata.dst_node_id
             self.fedavg.roster.set_aside(node_id, done.failures[client].reason)
-        self._problems.take(messages, done, self.writer, self.fedavg.roster.unable)
+        self._problems.take(messages, done, self.ledger, self.writer, self.fedavg.roster.unable)
         return done
 
     def _look(self) -> None:
-        """Look who is online, now and then: waiting can take minutes, and others want to know who has come or gone."""
+        """Register the clients that are online, now and then: waiting can take minutes."""
         if time.monotonic() - self._looked_at >= LOOK_S:
             with suppress(LedgerUnavailable):  # the next write says so, when the answers are there
                 self.register(may_ask=False)
 
     def exchange_both(self, both: JointMessages) -> tuple[Exchange, Exchange]:
-        """Do two exchanges in one; return what came of the work, and what of the measurement."""
+        """Do two exchanges in one; return that of the work, and that of the measurement."""
         return both.separate(self.exchange(both.messages))
 
     def peak_memory(self, done: Exchange) -> PeakMemory:
@@ -132,11 +135,12 @@ class Clients:
         return PeakMemory.of(done.client_memory.values(), self.memory.peak())
 
     def notify(self, number: int, clients: Iterable[str]) -> None:
-        """Tell these clients, as far as online, after round `number` what is forgotten: a forgotten one hears no more.
+        """Send what is forgotten after round `number` to those that are online; a forgotten one gets no later message.
 
         What does not arrive is in the server's exclusions all the same.
         """
         online = self.online()
         members = {client: online[client] for client in sorted(clients) if client in online}
-        for client, failure in self.exchange(self.fedavg.notices(number, members)).failures.items():
+        notices = self.fedavg.plan.messages(NOTICE, number, members)
+        for client, failure in self.exchange(notices).failures.items():
             _log.warning("Client %s was not told what is forgotten: %s", client, failure)

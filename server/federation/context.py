@@ -14,10 +14,10 @@ from server.federation.clients import Clients
 from server.federation.gate import RoundGate
 from server.federation.observing import ServerTestSet
 from server.federation.preparations import Preparations
-from server.federation.round_log import RoundLog, RoundResult
+from server.federation.presence import suspend
+from server.federation.round_log import RoundLog
 from server.federation.shadow_federations import ShadowFederations
-from server.federation.state import FederationState
-from server.federation.suspensions import suspend
+from server.federation.state import FederationState, RoundResult
 from server.ledger import Ledger, LedgerWriter
 from strategies.exchange import Exchange
 from strategies.messages import model_record
@@ -39,6 +39,7 @@ class FederationContext:
     task: Task
     federation: FederationProfile
     state_dir: Path
+    ledger: Ledger
     writer: LedgerWriter
     clients: Clients
     test_set: ServerTestSet
@@ -46,11 +47,6 @@ class FederationContext:
     preparations: Preparations
     records: RoundLog
     shadows: ShadowFederations
-
-    @property
-    def ledger(self) -> Ledger:
-        """The ledger, to read."""
-        return self.writer.ledger
 
     def train_round(self, state: FederationState) -> RoundResult:
         """Carry out one ordinary round among the eligible clients; without a usable update the model stays."""
@@ -65,7 +61,7 @@ class FederationContext:
         return fedavg.train_messages(number, record, grid)
 
     def take_round(self, state: FederationState, done: Exchange) -> RoundResult:
-        """Return what comes of the answers to `ask_round`."""
+        """Return the round that the answers to `ask_round` make."""
         clients, fedavg, number = self.clients, self.clients.fedavg, state.round + 1
         gate = RoundGate(
             test_set=self.test_set,

@@ -28,10 +28,10 @@ TEST_SET = ""
 """Among scores, the name of the server's test set; no client's id is empty."""
 
 LARGEST_GROWTH = 100.0
-"""So many times the norm before: no method here has more than doubled it, and 1e30 overflows in the next round."""
+"""How many times the norm before is allowed; no method has more than doubled it, 1e30 overflows in the next round."""
 
 COMPARED_ROUNDS = 10
-"""With so many committed rounds a round is compared: a slow decline is no more than a fast one may be."""
+"""How many committed rounds a round is compared with: a slow decline may be no larger than a fast one."""
 
 
 def check_unlearned(task: Task, parameters: Vector, before: Vector) -> None:
@@ -69,7 +69,7 @@ def retained_scores(
 ) -> dict[str, float]:
     """Return the model's score on what is retained: on the server's test set, or without one by client.
 
-    Nothing where nobody has a score, or it is not a finite number. classes: the forgotten ones, which lose by design.
+    Nothing where there is no score, or it is not a finite number. classes: the forgotten ones, which lose by design.
     """
     if test_set.examples is not None:
         score = test_set.score(parameters, without=classes)
@@ -103,10 +103,10 @@ def judge(deletion: ActiveDeletion, *, max_score_loss: float, score_name: str) -
     if not allowed:
         return Judgement(True, "the score was not judged: max-score-loss is 0")
     if not deletion.scores_before:
-        return Judgement(True, f"the score was not judged: nobody had a {score_name} of the model before")
+        return Judgement(True, f"the score was not judged: no client had a {score_name} of the model before")
     if not deletion.scores:
         return Judgement(
-            False, f"nobody has a {score_name} of the recovered model that is a number; {rule}", 100.0
+            False, f"no client has a {score_name} of the recovered model that is a number; {rule}", 100.0
         )
     before, after = _paired_medians(deletion.scores_before, deletion.scores)
     lost = 100 * (before - after)
@@ -127,9 +127,9 @@ def refusal(request_id: str, verdict: Judgement) -> ModelRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundGate:
-    """Judges the model of an ordinary round by the server's test examples; a `strategies.influence.Judge`.
+    """Judges the model of an ordinary round by the server's test examples; a `strategies.averaging.Judge`.
 
-    before: the federation before the round. classes: what the score leaves out, because nobody trains on it any more.
+    before: the federation before the round. classes: what the score leaves out, because no client trains on it.
     """
 
     test_set: ServerTestSet
@@ -183,7 +183,7 @@ class RoundGate:
 
 
 def _paired_medians(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[float, float]:
-    """Return the medians over who has a score of both models; over all where nobody has."""
+    """Return the medians over the clients with a score of both models; over all where there is none."""
     both = set(before) & set(after)
     return (
         median(before[name] for name in both or before),

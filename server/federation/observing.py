@@ -7,9 +7,9 @@ import numpy as np
 from flwr.app import Message
 
 from server.federation.clients import Clients
+from strategies.client_measurements import measuring, read_observations
 from strategies.exchange import Exchange
-from strategies.messages import model_record
-from strategies.observations import read_observations
+from strategies.messages import MEASURE, model_record
 from strategies.settings.run_config import RunSettings
 from unlearning.evaluation import evaluate
 from unlearning.parameters import Vector
@@ -97,7 +97,9 @@ def measuring_messages(
     online = clients.online()
     retained = clients.sample(number, without=forgets)
     asked = {client: online[client] for client in sorted({*retained, *forgets}) if client in online}
-    return clients.fedavg.measure_messages(number, model_record(parameters), asked, forgets)
+    fedavg = clients.fedavg
+    wanted = measuring(fedavg.settings.attack_samples, forgets)
+    return fedavg.plan.messages(MEASURE, number, asked, wanted, model_record(parameters))
 
 
 def read_all(

@@ -1,6 +1,6 @@
 """Going on after an outage of what the live loop writes to: a full disk, a database that is away.
 
-The loop waits and tries again, as if it were started anew but without losing its place at the SuperLink:
+The loop waits and tries again, as after a restart but without losing its place at the SuperLink:
 from the newest checkpoint, after bringing ledger and checkpoint together. A round that was under way is done
 again, with the same result.
 """

@@ -19,12 +19,10 @@ from numpy.typing import NDArray
 
 from server.federation.state import FIRST, ActiveDeletion, FederationState
 from strategies.messages import name_for_preparations
-from strategies.prepared_rounds import own_arrays
-from strategies.round_plan import RoundRules
+from strategies.round_rules import RoundRules, own_arrays
 from unlearning.errors import CheckpointError, ConfigurationError, StoreFull
 from unlearning.methods.method import PreparedStore
 from unlearning.methods.preparation import FederatedRound
-from unlearning.methods.registry import method_named
 from unlearning.requests import Exclusions
 from unlearning.runtime.stores import DirectoryStore
 from unlearning.untrusted import reason_of
@@ -75,7 +73,7 @@ class Preparations(RoundRules):
         )
 
     def discard(self, deletion: ActiveDeletion) -> None:
-        """Erase what this attempt has written: it is begun anew, or has failed."""
+        """Erase what this attempt has written: it begins again, or has failed."""
         for path in (self._next(deletion), *(self._copy(deletion, name) for name in self.prepared)):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -127,16 +125,16 @@ class Preparations(RoundRules):
             generations[name] = copy.name
         return replace(state, generations=generations)
 
-    def erase(self, state: FederationState) -> FederationState:
+    def erase(self, state: FederationState, *, moves_model: bool) -> FederationState:
         """Erase what was kept of what the deletion forgets, and generations that no longer count.
 
-        A method that says that it has lost what it needs is not prepared any more.
+        A method that says that it has lost what it needs is not prepared any more. moves_model: whether the deletion's
+        method changes the model.
         """
         assert state.deletion is not None, "only a deletion erases"
         before = self.num_bytes()
         forgotten = Exclusions().including(state.deletion.targets)
         since = dict(state.prepared_since)
-        moves_model = method_named(state.deletion.method).info.moves_model
         for name, prepared in self.prepared.items():
             current = self.store(name, state.generations.get(name))
             if not prepared.preparation.survives(

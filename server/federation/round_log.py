@@ -7,34 +7,21 @@ from typing import Any
 
 from server.federation.clients import Clients
 from server.federation.observing import ServerTestSet
-from server.federation.state import FederationState
-from server.federation.suspensions import sentences, suspended
-from server.federation.unresponsive import REMEDY, sentence, unresponsive_clients
+from server.federation.presence import REMEDY, sentence, sentences, suspended, unresponsive_clients
+from server.federation.state import FederationState, RoundResult
 from server.ledger import LEFT_OUT, RoundRecord
-from strategies.exchange import NO_ANSWER, Exchange
-from strategies.round_plan import RoundOutcome
+from strategies.exchange import NO_ANSWER
 from strategies.sessions.payloads import ACCOUNT, SessionStatistics
 from unlearning.runtime.json_codec import to_plain
-from unlearning.runtime.peak_memory import PeakMemory
 
 _log = getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundResult:
-    """What came of a round: the state after it, exchange and outcome with clients, and the most memory it took."""
-
-    state: FederationState
-    exchange: Exchange
-    outcome: RoundOutcome
-    memory: PeakMemory
 
 
 @dataclass(slots=True, kw_only=True)
 class RoundLog:
     """Writes what rounds were like into the ledger, for `watch` and for the record.
 
-    in_a_row: so many ordinary rounds in a row were not committed.
+    in_a_row: how many ordinary rounds in a row were not committed.
     """
 
     clients: Clients
@@ -78,17 +65,17 @@ class RoundLog:
 
     def _left_out(self, state: FederationState) -> dict[str, int]:
         """Return until which round each client is left out of the next ones; the log and the ledger's facts say so."""
-        writer, said = self.clients.writer, sentences(state.suspensions, state.round + 1)
-        known = dict(writer.ledger.facts().get(LEFT_OUT) or {})
+        ledger, said = self.clients.ledger, sentences(state.suspensions, state.round + 1)
+        known = dict(ledger.facts().get(LEFT_OUT) or {})
         if said != known:
-            writer.set_facts({LEFT_OUT: said})
+            self.clients.writer.set_facts({LEFT_OUT: said})
         for client in sorted(set(said) - {name for name in known if known[name] == said.get(name)}):
             _log.error("Client %s: %s", client, said[client])
         return {client: one.until for client, one in suspended(state.suspensions, state.round + 1).items()}
 
     def _name_silent(self) -> None:
         """Say which clients count as online and answer no more."""
-        for client, rounds in unresponsive_clients(self.clients.writer.ledger).items():
+        for client, rounds in unresponsive_clients(self.clients.ledger).items():
             _log.error("%s %s", sentence(client, rounds), REMEDY)
 
     def _metrics(self, done: RoundResult) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Shadow federations beside the live one, for LiRA: the setting `shadow-federations` says how many.
+"""Shadow federations next to the live one, for LiRA: the setting `shadow-federations` says how many.
 
 Each is trained as the federation is, round by round, with another seed and on a random half of every client's
 examples. Their rounds lie between those of the federation: one after each, two while they have to catch up.
@@ -11,7 +11,7 @@ clients.
 Before a deletion those who hold forgotten examples are sent the shadow models once and say, of a sample, what
 models with and without each example look like. From then on the server needs the shadow models no more: it
 judges the confidences that any measurement brings. So they are erased as soon as the unlearned model is committed,
-and begin anew without what was forgotten.
+and begin again without what was forgotten.
 """
 
 from collections import Counter
@@ -25,11 +25,11 @@ import numpy as np
 from server.federation.clients import Clients
 from server.federation.observing import ServerTestSet
 from server.federation.shadow_store import ShadowState, ShadowStore
-from server.federation.state import FederationState
-from server.federation.step import Step
+from server.federation.state import FederationState, Step
+from strategies.client_measurements import measuring
 from strategies.exchange import Exchange
 from strategies.settings.run_config import RunSettings
-from strategies.shadows import (
+from strategies.shadow_rounds import (
     FIT_SHADOWS,
     HELD_OUT,
     average_shadows,
@@ -46,7 +46,7 @@ from unlearning.verification.shadow_models import ShadowFits, fit_models, shadow
 _log = getLogger(__name__)
 
 MOST_TURNS = 2
-"""So many shadow rounds follow a round of the federation at most: they catch up, and hold it up a little only."""
+"""The most shadow rounds after a round of the federation: they catch up without delaying it much."""
 
 SERVER = "the server's test examples"
 
@@ -162,24 +162,23 @@ class ShadowFederations:
         if shadows is None or rounds < training_rounds - 1:
             return ShadowFindings(
                 notes={
-                    "": f"the shadow federations have had {rounds} of {training_rounds} rounds; they begin anew "
+                    "": f"the shadow federations have had {rounds} of {training_rounds} rounds; they begin again "
                     "after each deletion"
                 }
             )
         uses_held_out = self.test_set.examples is None
-        online = self.clients.online()
+        fedavg, online = self.clients.fedavg, self.clients.online()
         notes = self._who_cannot_say(shadows, forgets, online)
         asked = set(forgets) - set(notes)
         if uses_held_out:
             asked |= set(self.clients.sample(number, without=forgets)) & set(online)
         done = self.clients.exchange(
-            self.clients.fedavg.measure_messages(
+            fedavg.plan.messages(
+                FIT_SHADOWS,
                 number,
-                shadow_record(shadows.models),
                 {client: online[client] for client in sorted(asked)},
-                forgets,
-                message_type=FIT_SHADOWS,
-                also={HELD_OUT: uses_held_out},
+                measuring(fedavg.settings.attack_samples, forgets, {HELD_OUT: uses_held_out}),
+                shadow_record(shadows.models),
             )
         )
         notes |= {client: str(failure) for client, failure in done.failures.items()}

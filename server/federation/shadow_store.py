@@ -3,7 +3,7 @@
     STATE_DIR/shadows/0000000017.npz    the models after round 17, and what they were trained without
 
 They were trained on data that may be asked to be forgotten, so they count only as long as nothing was
-forgotten since they began; `server.federation.shadow_federations` erases them with a deletion and they begin anew.
+forgotten since they began; `server.federation.shadow_federations` erases them with a deletion and they begin again.
 """
 
 from collections.abc import Mapping
@@ -64,16 +64,16 @@ class ShadowStore:
                 older.unlink(missing_ok=True)
 
     def load(self) -> ShadowState | None:
-        """Return the stored state; None where there is none, or it is damaged, for it can be trained anew."""
+        """Return the stored state; None where there is none, or it is damaged, for they can be trained again."""
         for path in sorted(self._files(), reverse=True):
             try:
                 return unpack(ShadowState, path.read_bytes())
             except CheckpointError as exc:
-                _log.warning("The shadow models in %s cannot be read and are trained anew: %s", path, exc)
+                _log.warning("The shadow models in %s cannot be read and are trained again: %s", path, exc)
         return None
 
     def erase(self) -> int:
-        """Erase all that is there; returns how many files. When this returns they are gone for good."""
+        """Erase all that is there; returns how many files. When this returns they are gone permanently."""
         files = self._files()
         for path in files:
             path.unlink(missing_ok=True)

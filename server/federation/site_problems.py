@@ -14,7 +14,7 @@ from typing import Any
 
 from flwr.app import Message
 
-from server.ledger import SITE_PROBLEMS, LedgerWriter
+from server.ledger import SITE_PROBLEMS, Ledger, LedgerWriter
 from strategies.exchange import Exchange, read_each
 from strategies.messages import PART, TRAIN, Json
 from unlearning.errors import UpdateRefused
@@ -40,10 +40,11 @@ class SiteProblems:
         self,
         messages: Mapping[str, Message],
         done: Exchange,
+        ledger: Ledger,
         writer: LedgerWriter,
         unable: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Take in what came of an exchange; the log and the ledger say it as soon as it is known.
+        """Take in what came of an exchange; the log and the ledger have it at once.
 
         unable: why clients can take part in nothing.
         """
@@ -59,7 +60,7 @@ class SiteProblems:
         )
         self.parts |= found
         problems = {**misfits(self.parts), **self.unloaded, **unable}
-        told = dict(writer.ledger.facts().get(SITE_PROBLEMS) or {}) if self.told is None else self.told
+        told = dict(ledger.facts().get(SITE_PROBLEMS) or {}) if self.told is None else self.told
         for client in sorted(problems):
             if told.get(client) != problems[client]:
                 _log.error("Client %s: %s", client, problems[client])
@@ -69,7 +70,7 @@ class SiteProblems:
 
 
 def misfits(parts: Mapping[str, Part]) -> dict[str, str]:
-    """Say by client what is wrong with its part of the dealt-out data beside those of the others.
+    """Say by client what is wrong with its part of the dealt-out data compared with those of the others.
 
     The number of parts that more than half of the clients have counts as right; where there is none, all are named.
     """

@@ -1,22 +1,25 @@
-"""Everything the live federation knows between two steps. A checkpoint holds exactly this.
+"""Everything the live federation knows between two steps, and what a step decides.
+
+A checkpoint holds exactly a `FederationState`. A step writes neither ledger nor checkpoint; `LiveLoop.commit` does.
 
 training ──► unlearning ──► recovering ──► verifying ──► training
     ▲             │              │
     └─────────────┴──────────────┘    the method failed, or the gate holds its model: all is as it was
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from server.federation.earlier_settings import SettingsSince
-from server.federation.suspensions import Suspension
+from server.federation.presence import Suspension
 from strategies.exchange import Exchange
+from strategies.round_plan import RoundOutcome
 from unlearning.methods.costs import WorkDone
 from unlearning.methods.method import UnlearningState
 from unlearning.parameters import Vector
-from unlearning.requests import Exclusions, Target
+from unlearning.requests import Exclusions, Status, Target
 from unlearning.runtime.peak_memory import PeakMemory
 from unlearning.verification.measurement import Measurement
 from unlearning.verification.observations import Outputs
@@ -65,6 +68,15 @@ class Rollback:
     prepared_since: Mapping[str, int]
     generations: Mapping[str, str]
     scores: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, state: "FederationState") -> Self:
+        """Return what of `state` comes back."""
+        return cls(**{item.name: getattr(state, item.name) for item in fields(cls)})
+
+    def undo(self, state: "FederationState") -> "FederationState":
+        """Return `state` as it was."""
+        return replace(state, **{item.name: getattr(self, item.name) for item in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,3 +176,63 @@ class FederationState:
         if self.phase is Phase.RECOVERING and self.deletion is not None:
             return self.exclusions.including(self.deletion.targets)
         return self.exclusions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundResult:
+    """What came of a round: the state after it, exchange and outcome with clients, and the most memory it took."""
+
+    state: FederationState
+    exchange: Exchange
+    outcome: RoundOutcome
+    memory: PeakMemory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A request's next state in the ledger; fields as in `LedgerWriter.move`."""
+
+    request_id: str
+    to: Status
+    reason: str = ""
+    retryable: bool = False
+    detail: Mapping[str, Any] | None = None
+    result: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """An event of a request that moves it nowhere; fields as in `LedgerWriter.note`."""
+
+    request_id: str
+    kind: str
+    detail: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundDone:
+    """A round for the ledger's record: its result, its kind, and the requests that it served."""
+
+    result: RoundResult
+    kind: str
+    request_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What a step decided.
+
+    state: the federation after it; the object of before where only the ledger changes.
+    notes, round: written first.
+    moves: written after the checkpoint, or before it where `ledger_first`.
+    overtakable: a person may have cancelled, refused or held a request meanwhile; its move is then left out.
+    cleanup: called last; a crash before it leaves files that the next start or the next deletion erases.
+    """
+
+    state: FederationState
+    notes: tuple[Note, ...] = ()
+    round: RoundDone | None = None
+    moves: tuple[Move, ...] = ()
+    ledger_first: bool = False
+    overtakable: bool = False
+    cleanup: tuple[Callable[[], object], ...] = ()

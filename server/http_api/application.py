@@ -160,7 +160,7 @@ class HttpApi:
         if opendsr.is_own_id(asked):
             return asked
         if len(asked) <= 100 and asked.isprintable():
-            known = self.core.ledger.find(opendsr.key_of(asked), caller.name, caller.role)
+            known = self.core.ledger.requests.find(opendsr.key_of(asked), caller.name, caller.role)
             if known is not None:
                 return known.id
         raise RequestNotFound(

@@ -187,14 +187,14 @@ class Callbacks:
         if not self._open:
             self._after_event = None
             return
-        newest = self.ledger.last_event_sequence()
+        newest = self.ledger.events.last_sequence()
         if self._after_event is not None and newest != self._after_event:
-            self._to_read |= {event.request_id for event in self.ledger.all_events(after=self._after_event)}
+            self._to_read |= {event.request_id for event in self.ledger.events.all(after=self._after_event)}
         self._after_event = newest
         self._to_read &= set(self._open)
         for request_id in sorted(self._to_read):
             try:
-                self._requests[request_id] = self.ledger.get(request_id)
+                self._requests[request_id] = self.ledger.requests.get(request_id)
             except RequestNotFound:  # of a ledger that was restored from before
                 self._forget(request_id)
             self._to_read.discard(request_id)

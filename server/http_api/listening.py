@@ -13,7 +13,6 @@ from pathlib import Path
 
 from server.api.server import Core, on_the_loop
 from server.api.service import utc_now
-from server.api.tls import TlsFiles, is_loopback
 from server.certificate.keys import load_signing_key
 from server.http_api.application import HttpApi
 from server.http_api.callback_urls import AllowedUrls
@@ -21,6 +20,7 @@ from server.http_api.callbacks import Callbacks, Signer
 from server.http_api.connections import MAX_SILENT, Connections
 from server.http_api.tokens import Tokens
 from server.state_directory.files import CALLBACKS
+from strategies.tls_files import TlsFiles, is_loopback
 from unlearning.errors import ConfigurationError
 
 

@@ -1,10 +1,10 @@
-"""The ledger: every deletion request, what happened to it, and what was forgotten for good.
+"""The ledger: every deletion request, what happened to it, and what is forgotten permanently.
 
 Import from here: `Ledger`, `LedgerWriter` (for the ServerApp), the records `ClientRecord`, `RoundRecord`, `Event`,
 `Refusal`, `NewRequest`, `Allowance`, `Quota`, and the errors `LedgerUnavailable`, `LimitExceeded`. It is one SQLite
 file or one PostgreSQL database, shared by every process of the server host. Its invariants live in the database
 (migrations/), not only in this code. The events are chained by hashes (chain.py) and commit to all other rows
-(seals.py).
+(row_seals.py).
 
 This package may import `unlearning.requests`, `unlearning.pseudonyms` and `unlearning.errors`, nothing else of the
 project.
@@ -12,7 +12,9 @@ project.
 
 from server.ledger.database import LedgerUnavailable
 from server.ledger.records import (
+    FEDERATION,
     LEFT_OUT,
+    SITE,
     SITE_PROBLEMS,
     UNBOUNDED,
     WAITING,
@@ -29,7 +31,9 @@ from server.ledger.store import Ledger
 from server.ledger.writer import LedgerWriter
 
 __all__ = [
+    "FEDERATION",
     "LEFT_OUT",
+    "SITE",
     "SITE_PROBLEMS",
     "UNBOUNDED",
     "WAITING",

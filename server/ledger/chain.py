@@ -4,7 +4,7 @@ Each event's hash is SHA-256 over the canonical JSON (sorted keys, no blanks, AS
 that the event says and of the hash before it. Cutting events off the end breaks no link: who must
 notice that keeps a head (`head`) elsewhere, in a report for example, and compares.
 
-The form that is hashed is fixed for good: the hashes of old events depend on it.
+The form that is hashed is fixed: the hashes of old events depend on it.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Compares every table of the ledger with what the events' chain commits to (seals.py); read-only.
+"""Compares every table of the ledger with what the events' chain commits to (row_seals.py); read-only.
 
 Not covered: `clients`, which the live loop writes over from Flower's own register of nodes at each round; and rows
 that were added after the newest event was cut off, for which a head is kept elsewhere (`chain.head`).
@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from server.ledger import chain, schema, seals, texts
+from server.ledger import chain, row_seals, schema, texts
 from server.ledger.records import SEALED, request_id
 from unlearning.requests import LEGAL_MOVES, Status, hash_of_text
 
@@ -64,8 +64,8 @@ def _read(connection: sa.Connection) -> _Sealed:
     found = _Sealed()
     for row in _pages(connection, schema.events, "sequence"):
         if row.request_number is not None:
-            if seals.REQUEST_SHA256 in row.detail:
-                found.requests[row.request_number] = row.detail[seals.REQUEST_SHA256]
+            if row_seals.REQUEST_SHA256 in row.detail:
+                found.requests[row.request_number] = row.detail[row_seals.REQUEST_SHA256]
             for kind, named in row.detail.get(texts.TEXTS, {}).items():
                 found.texts[named["number"]] = (row.request_number, kind, named["sha256"])
             found.erased.update(row.detail.get(texts.ERASED, ()))
@@ -81,7 +81,7 @@ def _read(connection: sa.Connection) -> _Sealed:
 def _of_requests(connection: sa.Connection, sealed: _Sealed) -> Iterator[str]:
     missing = set(sealed.requests)
     for row in _pages(connection, schema.requests, "number"):
-        if sealed.requests.get(row.number) != seals.request_hash(connection, row):
+        if sealed.requests.get(row.number) != row_seals.request_hash(connection, row):
             yield (
                 f"Request {request_id(row.number)} is not as its last event left it: its target, samples, submitter, "
                 "method, parameters, state, result, exclusion, deadline or hold was changed."
@@ -141,9 +141,9 @@ def _of_rows(connection: sa.Connection, table: sa.Table, ranges: list[Mapping[st
         while row is not None and row.sequence <= part["last"]:
             if row.sequence < part["first"]:
                 break
-            hashes.append(seals.row_hash(table, row))
+            hashes.append(row_seals.row_hash(table, row))
             row = next(rows, None)
-        if seals.hash_of_rows(hashes) != part["sha256"]:
+        if row_seals.hash_of_rows(hashes) != part["sha256"]:
             which = (
                 f"{part['first']}" if part["first"] == part["last"] else f"{part['first']} to {part['last']}"
             )
@@ -159,7 +159,7 @@ def _of_whole(connection: sa.Connection, table: sa.Table, digest: str | None) ->
         touched = [row for row in connection.execute(sa.select(table)).all() if row._mapping[columns.name]]
         if touched:
             yield f"The table {table.name} has rows that no event speaks of."
-    elif seals.whole_hash(connection, table) != digest:
+    elif row_seals.whole_hash(connection, table) != digest:
         yield f"The table {table.name} is not as it was last written: something in it was changed."
 
 

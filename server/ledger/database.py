@@ -10,16 +10,18 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import cache
 from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 
+from server.ledger.records import Event, RoundRecord
+from server.ledger.schema_rules import create_schema
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, IllegalMove, VersionMismatch
 from unlearning.runtime.durable_files import close_to_others, make_private, open_private
 
@@ -28,13 +30,15 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 _log = getLogger(__name__)
+_Numbered = TypeVar("_Numbered", Event, RoundRecord)
+_PAGE_SIZE = 1000
 
 # How long a writer waits for the others; each holds the lock for a few milliseconds.
 BUSY_TIMEOUT_S = 20
 _WAL_PAUSE_S = 0.01
 # Any fixed number that no other application of the database uses.
 _ADVISORY_LOCK = 0x466C_556E
-# Tables of which something can be erased, and how long writing one anew waits for who reads it.
+# Tables of which something can be erased, and how long rewriting one waits for its readers.
 _ERASABLE, _REWRITE_LOCK_S = ("request_samples", "request_texts"), 3
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -75,7 +79,7 @@ class Database:
             with connection.begin():
                 if (
                     is_fixed
-                ):  # before the moment: a table that `clear` writes anew has no rows for who looks back
+                ):  # first of all: a table that `clear` rewrites has no rows for a session that looks back
                     connection.exec_driver_sql(f"LOCK TABLE {', '.join(_ERASABLE)} IN ACCESS SHARE MODE")
                 yield connection
 
@@ -83,24 +87,24 @@ class Database:
         """Have what was erased in a column gone from the database's files; return whether it could be done.
 
         SQLite has overwritten it (secure_delete) and empties its write-ahead log. PostgreSQL keeps old rows until a
-        VACUUM, whose free space has their bytes on; so the column's table is written anew.
+        VACUUM, whose free space still has their bytes; so the column's table is rewritten.
 
         Raises:
             LedgerUnavailable: the database cannot be written, or is locked for too long.
         """
         if self._engine.dialect.name == "postgresql":
-            self._write_anew(column)
+            self._rewrite(column)
             return True
         with self._translate_errors(), closing(self._engine.raw_connection()) as connection:
             (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         return not busy
 
-    def _write_anew(self, column: "sa.Column[Any]") -> None:
+    def _rewrite(self, column: "sa.Column[Any]") -> None:
         """Copy a table's rows as they stand into new files; the old ones are empty from the commit on.
 
         VACUUM FULL would take old rows along as long as some other session may look back at them.
         """
-        assert column.table.name in _ERASABLE, "who reads at one moment knows of it"
+        assert column.table.name in _ERASABLE, "`reading` at one moment locks these"
         kind = column.type.compile(self._engine.dialect)
         with self.writing() as connection:
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_REWRITE_LOCK_S}s'")
@@ -126,7 +130,7 @@ class Database:
                 yield connection
 
     def migrate(self) -> None:
-        """Bring the schema forward to the newest revision; safe when several processes do it at once.
+        """Create the schema in an empty database, or bring it forward; safe when several processes do it at once.
 
         Raises:
             LedgerUnavailable: the database cannot be written.
@@ -138,10 +142,15 @@ class Database:
             _make_private_file(Path(self._url.database or "").resolve())
         config = _alembic()
         with self.writing() as connection:
-            if self._known_revision(connection) == _revisions()[0]:
+            known = self._known_revision(connection)
+            if known == _revisions()[0]:
                 return
             config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            if known is None:
+                create_schema(connection)
+                command.stamp(config, "head")
+            else:
+                command.upgrade(config, "head")
 
     def refuse_newer(self) -> None:
         """Refuse a ledger of a newer schema than this program knows, for those who do not migrate it.
@@ -176,6 +185,16 @@ class Database:
                 f"The ledger at {self.name} cannot be used: {cause}. "
                 "Check that its disk or server is up and writable, then try again."
             ) from exc
+
+
+def all_pages(read: Callable[[int, int], list[_Numbered]], *, after: int) -> Iterator[_Numbered]:
+    """Yield all rows that `read` gives after a sequence number, at most a number of them; a short page is the last."""
+    while True:
+        page = read(after, _PAGE_SIZE)
+        yield from page
+        if len(page) < _PAGE_SIZE:
+            return
+        after = page[-1].sequence
 
 
 def _alembic() -> "Config":

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
@@ -28,7 +29,11 @@ GROUND_BEFORE = "ground_before"
 ACCEPTED_LOSS = "accepted_score_loss"
 """Under this key the event of a retry says how many points of score the model may lose this time."""
 SEALED = "sealed"
-"""The kind of the federation's own events, which commit to rows of other tables (`server.ledger.seals`)."""
+"""The kind of the federation's own events, which commit to rows of other tables (`server.ledger.row_seals`)."""
+FEDERATION = "federation"
+"""The fact that says what the federation is: `unlearning.methods.eligibility.FederationProfile`."""
+SITE = "site"
+"""The role in which the ServerApp files what a client requests at its own site."""
 WAITING = "waiting"
 """The fact that says in a sentence whom the run waits for; empty where it does not."""
 SITE_PROBLEMS = "site-problems"
@@ -108,7 +113,7 @@ class Event:
 class ClientRecord:
     """A client that has taken part at least once.
 
-    last_seen: when the SuperLink last heard of it; of a virtual client, when it was last online.
+    last_seen: of its last heartbeat at the SuperLink; of a virtual client, when it was last online.
     """
 
     client_id: str
@@ -173,7 +178,7 @@ def request_number(identifier: str) -> int:
 
 
 def no_such_request(identifier: str) -> RequestNotFound:
-    """Return the one answer to a well-formed id that nobody has, as it was asked for."""
+    """Return the one answer to a well-formed id that no request has."""
     return RequestNotFound(f"No deletion request {identifier!r}; `flower-unlearn list` shows them.")
 
 
@@ -218,6 +223,21 @@ def _read(kind: type[_Record], row: sa.Row[Any], **given: Any) -> _Record:
     return kind(**own, **given)
 
 
+TARGET_FIELDS = ("granularity", "client_id", "class_label")
+"""What the column `target` of a request has: all but the ids of samples, which are in a table of their own."""
+
+
+def columns_of(table: sa.Table, *records: "DataclassInstance", **given: Any) -> dict[str, Any]:
+    """Return the values of a row: each column from the record with a field of its name, or from `given`."""
+    values = {
+        item.name: as_json(getattr(record, item.name))
+        for record in records
+        for item in fields(record)
+        if item.name in table.c
+    }
+    return values | given
+
+
 def as_json(value: Any) -> Any:
     """Return `value` without NaN and infinity, which JSON (and PostgreSQL) does not know: they become null."""
     if isinstance(value, float):
@@ -226,4 +246,4 @@ def as_json(value: Any) -> Any:
         return {str(key): as_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [as_json(item) for item in value]
-    return value
+    return str(value) if isinstance(value, StrEnum) else value

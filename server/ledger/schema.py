@@ -10,8 +10,6 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
-from unlearning.requests import OPEN_STATUSES
-
 
 class UtcDateTime(sa.TypeDecorator[datetime]):
     """A timezone-aware time, stored as UTC; SQLite, which knows no time zones, stores it without."""
@@ -49,36 +47,28 @@ requests = sa.Table(
     metadata,
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
     sa.Column("idempotency_key", sa.String(200), nullable=False),
-    sa.Column("target_key", sa.String(250), nullable=False),
     sa.Column("target", sa.JSON, nullable=False),
     sa.Column("client_id", sa.String(200), nullable=True, index=True),
     sa.Column("method", sa.String(100), nullable=False),
     sa.Column("parameters", sa.JSON, nullable=False),
     sa.Column("submitted_by", sa.String(200), nullable=False),
     sa.Column("status", sa.String(20), nullable=False, index=True),
-    sa.Column("reason", sa.Text, nullable=False),
-    sa.Column("retryable", sa.Boolean, nullable=False),
-    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False, default=""),
+    sa.Column("retryable", sa.Boolean, nullable=False, default=False),
+    sa.Column("attempts", sa.Integer, nullable=False, default=0),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("updated_at", UtcDateTime, nullable=False),
-    sa.Column("result", sa.JSON, nullable=False),
-    sa.Column("submitted_role", sa.String(20), nullable=True),  # of a certificate; null in older requests
+    sa.Column("result", sa.JSON, nullable=False, default={}),
+    sa.Column(
+        "submitted_role", sa.String(20), nullable=True
+    ),  # of a certificate; null: none was written down
     sa.Column("num_samples", sa.Integer, nullable=False),  # their ids are in request_samples
     sa.Column("received_on", sa.Date, nullable=False),
     sa.Column("due_on", sa.Date, nullable=False),  # with extended_days
-    sa.Column("extended_days", sa.Integer, nullable=False),  # 0: never extended
+    sa.Column("extended_days", sa.Integer, nullable=False, default=0),  # 0: never extended
     sa.Column("ground", sa.String(1), nullable=True),  # a letter of Art. 17(1)
-    sa.Column("is_held", sa.Boolean, nullable=False),
+    sa.Column("is_held", sa.Boolean, nullable=False, default=False),
     sqlite_autoincrement=True,  # the number of a request is never given again
-)
-
-_IS_OPEN = requests.c.status.in_(sorted(str(status) for status in OPEN_STATUSES))
-sa.Index(
-    "one_open_request_per_target",
-    requests.c.target_key,
-    unique=True,
-    sqlite_where=_IS_OPEN,
-    postgresql_where=_IS_OPEN,
 )
 
 # A key belongs to its submitter. NULL never equals NULL in a unique index.
@@ -93,13 +83,13 @@ sa.Index(
     postgresql_where=_WITHOUT_ROLE,
 )
 
-# What is due next is asked at each scrape of the metrics.
+# Each scrape of the metrics reads what is due next.
 sa.Index("ix_requests_due_on", requests.c.due_on)
 
-# How many open requests somebody has is asked with each new one.
+# Each new request counts the open ones of its submitter.
 sa.Index("ix_requests_submitted_by_status", requests.c.submitted_by, requests.c.status)
 
-# How much somebody has filed lately is asked with each new one.
+# Each new request counts what its submitter has filed lately.
 sa.Index("ix_requests_submitted_by_created_at", requests.c.submitted_by, requests.c.created_at)
 
 request_samples = sa.Table(
@@ -107,7 +97,7 @@ request_samples = sa.Table(
     metadata,
     sa.Column("request_number", sa.ForeignKey("requests.number"), primary_key=True, autoincrement=False),
     sa.Column("sha256", sa.String(64), nullable=False),  # of sample_ids
-    sa.Column("sample_ids", sa.Text, nullable=True),  # unlearning.requests.listed_ids; null once given back
+    sa.Column("sample_ids", sa.Text, nullable=True),  # unlearning.requests.list_ids; null once erased
 )
 
 request_texts = sa.Table(

@@ -1,33 +1,65 @@
-"""The ledger: what was asked, by whom, where it stands, and what may never be trained on again.
+"""The ledger: the requests and who filed them, their state, and what may never be trained on again.
 
-Two kinds of callers write: people, through the deletion service (`submit`, `cancel`, `retry`, `extend`, …), and
-the live loop, which shows the token of the fence with every write. A loop that was thought dead and
-comes back shows an old token, and is stopped by `Fenced` before it changes anything.
+Two kinds of callers write: people, through the deletion service (`requests`, `decisions`), and the live loop, which
+shows the token of the fence with every write (`live`). A loop that was thought dead and comes back shows an old
+token, and is stopped by `Fenced` before it changes anything.
 """
 
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import sqlalchemy as sa
 
-from server.ledger import schema, seals
-from server.ledger.database import Database
-from server.ledger.deadlines import DeadlinesPart
-from server.ledger.history import HistoryPart
-from server.ledger.live_loop import LiveLoopPart
-from server.ledger.requests import RequestsPart
+from server.ledger import row_seals, schema
+from server.ledger.database import Database, all_pages
+from server.ledger.decisions import Decisions
+from server.ledger.event_store import Events
+from server.ledger.records import ClientRecord, Refusal, RoundRecord, as_json, request_id, round_of, target_of
+from server.ledger.request_store import Requests
+from server.ledger.statements import key_target, load_target
+from server.ledger.writer import LedgerWriter
 from unlearning.errors import ConfigurationError
 from unlearning.pseudonyms import SubjectKeys
+from unlearning.requests import Exclusions, Target
+from unlearning.untrusted import as_line
 
+_requests = schema.requests
 SUBJECT_KEY = "subject-key"
 """The fact that says with which key the ledger's sample ids are hashed."""
 
 
-class Ledger(RequestsPart, DeadlinesPart, HistoryPart, LiveLoopPart):
+@dataclass(frozen=True, slots=True)
+class Ledger:
     """The durable record that the deletion service, the live loop and the supervisor share.
 
     What a method has written is on disk when it returns. Times are timezone-aware and kept as UTC.
     One object serves several threads; several processes may open the same database.
+    keys: of sample ids, if the ledger was opened with them.
     """
+
+    database: Database
+    keys: SubjectKeys | None = None
+
+    @property
+    def requests(self) -> Requests:
+        """The requests as they are filed and read."""
+        return Requests(self.database, self.keys)
+
+    @property
+    def decisions(self) -> Decisions:
+        """What people decide about a request."""
+        return Decisions(self.database)
+
+    @property
+    def events(self) -> Events:
+        """What happened, chained by hashes."""
+        return Events(self.database)
+
+    def live(self, token: int, now: Callable[[], datetime]) -> LedgerWriter:
+        """Return what the live loop writes with, as the holder of the fence by this token. now: the clock."""
+        return LedgerWriter(database=self.database, token=token, now=now)
 
     @classmethod
     def open(cls, url: str, keys: SubjectKeys | None = None) -> "Ledger":
@@ -53,7 +85,136 @@ class Ledger(RequestsPart, DeadlinesPart, HistoryPart, LiveLoopPart):
 
     def close(self) -> None:
         """Close every connection."""
-        self._database.close()
+        self.database.close()
+
+    def acquire_fence(self, holder: str, *, now: datetime) -> int:
+        """Become the one live loop; the token returned is valid until the next one is acquired."""
+        fence = schema.fence
+        with self.database.writing() as connection:
+            token: int | None = connection.scalar(
+                sa.update(fence)
+                .values(token=fence.c.token + 1, holder=holder, acquired_at=now)
+                .returning(fence.c.token)
+            )
+            row_seals.seal_whole(connection, fence, now)
+        assert token is not None, "the schema begins with the fence's row"
+        return token
+
+    def key_target(self, target: Target) -> Target:
+        """Return `target` as this ledger names samples."""
+        return key_target(self.keys, target)
+
+    def clients(self) -> list[ClientRecord]:
+        """Return the roster, in order of the ids."""
+        table = schema.clients
+        with self.database.reading() as connection:
+            rows = connection.execute(sa.select(table).order_by(table.c.client_id)).all()
+        return [ClientRecord(**row._mapping) for row in rows]
+
+    def has_client(self, client_id: str) -> bool:
+        """Return whether the client is in the roster."""
+        query = sa.select(schema.clients.c.client_id).where(schema.clients.c.client_id == client_id)
+        with self.database.reading() as connection:
+            return connection.scalar(query) is not None
+
+    def rounds(self, *, after: int = 0, limit: int = 1000) -> list[RoundRecord]:
+        """Return the rounds with a sequence number above `after`, in order."""
+        table = schema.rounds
+        query = sa.select(table).where(table.c.sequence > after)
+        with self.database.reading() as connection:
+            rows = connection.execute(query.order_by(table.c.sequence).limit(limit))
+            return [round_of(row) for row in rows]
+
+    def all_rounds(self, *, after: int = 0) -> Iterator[RoundRecord]:
+        """Yield all rounds with a sequence number above `after`, in order, read page by page."""
+        return all_pages(lambda number, limit: self.rounds(after=number, limit=limit), after=after)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the newest value of every fact that a ServerApp wrote down; empty before the first start."""
+        table = schema.federation_facts
+        with self.database.reading() as connection:
+            rows = connection.execute(sa.select(table.c.key, table.c.value).order_by(table.c.key))
+            return {row.key: row.value for row in rows}
+
+    def exclusions(self) -> Exclusions:
+        """Return all that is forgotten permanently, with all sample ids."""
+        return Exclusions().including(target for _, target in self._forgotten())
+
+    def answers(self, target: Target) -> tuple[str, ...]:
+        """Return the requests whose deletions forgot all of the target; empty where some of it is left."""
+        known, found = Exclusions(), []
+        # A ledger may hold thousands; a class concerns every client.
+        concerns = sa.or_(_requests.c.client_id == target.client_id, _requests.c.client_id.is_(None))
+        for number, forgotten in self._forgotten(concerns):
+            if Exclusions().including([forgotten]).overlap(target):
+                found.append(request_id(number))
+                known = known.including([forgotten])
+            if known.cover(target):
+                return tuple(found)
+        return ()
+
+    def _forgotten(self, *conditions: sa.ColumnElement[bool]) -> Iterator[tuple[int, Target]]:
+        """Yield the numbers and targets of the requests whose data is excluded, in their order."""
+        query = (
+            sa.select(_requests)
+            .join(schema.exclusions, schema.exclusions.c.request_number == _requests.c.number)
+            .where(*conditions)
+            .order_by(_requests.c.number)
+        )
+        with self.database.reading() as connection:
+            for row in connection.execute(query).all():
+                yield row.number, load_target(connection, row.number, target_of(row), self.keys)
+
+    def forgotten_clients(self) -> frozenset[str]:
+        """Return the clients that were forgotten whole."""
+        query = _select_forgotten(_requests.c.client_id).where(_requests.c.num_samples == 0)
+        with self.database.reading() as connection:
+            return frozenset(connection.scalars(query))
+
+    def num_forgotten_samples(self) -> dict[str, int]:
+        """Return how many samples of each client its deletions named; one that two deletions name counts twice."""
+        query = _select_forgotten(_requests.c.client_id, sa.func.sum(_requests.c.num_samples).label("num"))
+        query = query.where(_requests.c.num_samples > 0).group_by(_requests.c.client_id)
+        with self.database.reading() as connection:
+            return {row.client_id: int(row.num) for row in connection.execute(query)}
+
+    def record_refusals(self, refusals: Iterable[Refusal]) -> None:
+        """Write calls down that were refused; text of strangers is cut and made printable."""
+        rows = [
+            {
+                "at": item.at,
+                "caller": as_line(item.caller, 200),
+                "role": as_line(item.role, 20),
+                "call": as_line(item.call, 100),
+                "reason": as_line(item.reason, 2000),
+                "detail": as_json(item.detail),
+            }
+            for item in refusals
+        ]
+        if rows:
+            with self.database.writing() as connection:
+                insert = sa.insert(schema.refusals).returning(*schema.refusals.c)
+                written = connection.execute(insert, rows).all()
+                written = sorted(written, key=lambda row: row.sequence)
+                row_seals.seal_rows(connection, schema.refusals, written, rows[-1]["at"])
+
+    def refusals(self, *, after: int = 0, limit: int = 1000, caller: str | None = None) -> list[Refusal]:
+        """Return the newest `limit` refusals with a sequence number above `after`, in order; of one caller if given."""
+        table = schema.refusals
+        query = sa.select(table).where(table.c.sequence > after)
+        if caller is not None:
+            query = query.where(table.c.caller == caller)
+        query = query.order_by(table.c.sequence.desc()).limit(limit)
+        with self.database.reading() as connection:
+            return [Refusal(**row._mapping) for row in reversed(connection.execute(query).all())]
+
+
+def _select_forgotten(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Select columns of the requests of clients that were carried out."""
+    query: sa.Select[Any] = sa.select(*columns)
+    return query.join(schema.exclusions, schema.exclusions.c.request_number == _requests.c.number).where(
+        _requests.c.client_id.is_not(None)
+    )
 
 
 def _bind(database: Database, keys: SubjectKeys) -> None:
@@ -72,7 +233,7 @@ def _bind(database: Database, keys: SubjectKeys) -> None:
             if known is None:
                 known, now = keys.identity, datetime.now(UTC)
                 connection.execute(sa.insert(facts).values(key=SUBJECT_KEY, value=known, at=now))
-                seals.seal_whole(connection, facts, now)
+                row_seals.seal_whole(connection, facts, now)
     if known != keys.identity:
         raise ConfigurationError(
             [

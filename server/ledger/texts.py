@@ -1,8 +1,8 @@
 """What people wrote about requests: references, notes, reasons. They can be erased, and the chain of events holds on.
 
-An event commits to a text by SHA-256 over a random salt and the text. Salt and text stand in a table of their own; when
-both are erased, the hash says nothing any more of what the text was, also to who could guess it, and the event stays
-as it is. The event `redacted` says which were erased.
+An event commits to a text by SHA-256 over a random salt and the text. Salt and text are in a table of their own; when
+both are erased, the hash says nothing any more of what the text was, not even to a reader who can guess it, and the
+event stays as it is. The event `redacted` says which were erased.
 """
 
 import hashlib
@@ -37,7 +37,8 @@ class Kind(StrEnum):
 
 
 _OF_REQUESTS = frozenset(Kind) - {Kind.LIFTING}
-_OF_EVENTS = frozenset(Kind) - {Kind.REFERENCE, Kind.NOTE}
+OF_FILERS = (Kind.REFERENCE, Kind.NOTE)
+_OF_EVENTS = frozenset(Kind) - set(OF_FILERS)
 
 
 def commitment(salt: str, text: str) -> str:

@@ -1,55 +1,59 @@
-"""Backup and restore of what a federation is: its ledger, its newest checkpoint, its reports.
+"""Backup of what a federation is: its ledger, its newest checkpoint, its reports. `restore.py` puts it back.
 
 A backup is taken while everything runs. It is what a crash at that moment would have left: the ledger is copied
 while one and the same checkpoint is the newest, and the start after a restore brings the two together.
-
-A restore goes back in time, and a deletion that was carried out since would be undone: the model would again
-hold what it has forgotten. So it is refused where the present ledger has gone on, unless it is forced.
 """
 
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+import sqlite3
+import subprocess
+from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from logging import getLogger
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import sqlalchemy as sa
 
 from server.federation.checkpoints import CheckpointStore
-from server.ledger import Ledger, LedgerUnavailable
-from server.operations.backup_database import dump_postgresql, dump_sqlite
-from server.operations.backup_manifest import (
-    DUMPS,
-    NOT_COPIED,
-    STATE,
-    Manifest,
-    event_at,
-    position,
-    read_verified,
-    sha256_of,
-)
-from server.operations.restore_steps import (
-    JOURNAL,
-    Swap,
-    begin,
-    end,
-    finish,
-    interrupted_restore,
-    refuse_half_restored,
-    stage,
-)
-from server.state_directory.files import CHECKPOINTS, REPLACED, SHADOWS, UNDONE_FILE
-from unlearning.errors import BackupError
-from unlearning.requests import Status
-from unlearning.runtime.durable_files import copy_private, make_private, write_atomically
+from server.ledger import Ledger
+from server.state_directory.files import CHECKPOINTS, REPLACED, RESTORING, SHADOWS, refuse_half_restored
+from server.state_directory.ledger_address import LEDGER_FILE
+from unlearning.errors import BackupError, UpdateRefused
+from unlearning.runtime.durable_files import copy_private, make_private, open_private, write_atomically
+from unlearning.runtime.foreign_files import open_plain, read_plain
+from unlearning.runtime.json_codec import from_plain
+from unlearning.untrusted import MAX_JSON_BYTES, json_object
 
 _log = getLogger(__name__)
 
+FILE = "manifest.json"
+FORMAT = 1
+STATE = "state"
+DUMPS = {"sqlite": "ledger.db", "postgresql": "ledger.dump"}
+NOT_COPIED = (LEDGER_FILE, REPLACED, RESTORING)
+"""How names in a state directory begin that are not copied as files: the ledger's own, and what restores left."""
 _ATTEMPTS = 20
+_DUMP_TIMEOUT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What is in a backup.
+
+    made_at: UTC, ISO 8601. ledger: `sqlite` or `postgresql`. event_sequence, event_hash: of the ledger's newest event
+    of a request, so that another federation's backup is recognised. sha256: by path in the backup, hex.
+    """
+
+    made_at: str
+    ledger: str
+    event_sequence: int
+    event_hash: str
+    sha256: Mapping[str, str]
 
 
 def back_up(directory: Path, *, state_dir: Path, ledger_url: str, now: datetime) -> Manifest:
@@ -59,130 +63,46 @@ def back_up(directory: Path, *, state_dir: Path, ledger_url: str, now: datetime)
         BackupError: the directory is not empty or another account's; there is nothing to back up; a program is missing.
         LedgerUnavailable: the ledger cannot be read.
     """
-    directory, state_dir, url = _absolute(directory, state_dir, ledger_url)
+    directory, state_dir, url = absolute(directory, state_dir, ledger_url)
     refuse_half_restored(state_dir)
     if directory.exists() and (any(directory.iterdir()) or directory.stat().st_uid != os.geteuid()):
         raise BackupError(
-            f"{directory} is not empty, or belongs to another account. Give each backup a new directory."
+            f"{directory} is not empty, or belongs to another account. Give each backup a new directory.",
+            code="backup-directory",
         )
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
-        raise BackupError(f"There is no ledger {url.database}; check --state-dir and --ledger.")
+        raise BackupError(
+            f"There is no ledger {url.database}; check --state-dir and --ledger.", code="no-ledger"
+        )
     make_private(directory)
-    with closing(_open_ledger(url)) as ledger:
-        sequence, last_event = _copy(directory, state_dir, url, ledger)
+    with closing(open_ledger(url)) as ledger:
+        sequence, event_hash = _copy(directory, state_dir, url, ledger)
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     manifest = Manifest(
         made_at=now.isoformat(timespec="seconds"),
         ledger=url.get_backend_name(),
         event_sequence=sequence,
-        last_event=last_event,
-        sha256={path.relative_to(directory).as_posix(): sha256_of(path) for path in files},
+        event_hash=event_hash,
+        sha256={path.relative_to(directory).as_posix(): _sha256_of(path) for path in files},
     )
-    manifest.write(directory)
+    # Written last: a directory without it is no backup.
+    text = json.dumps({"format": FORMAT, **asdict(manifest)}, indent=1, sort_keys=True)
+    write_atomically(directory / FILE, text.encode())
     return manifest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
-    """The result of a restore.
-
-    made_at, event_sequence: of the backup that was put in place.
-    undone: the deletions, and the requests, that the federation no longer knows of, one sentence each.
-    replaced: where what was there before lies now; None where there was nothing.
-    compared: whether there was a ledger to compare with.
-    was_broken_off: this was an earlier restore, which is finished now; the backup that was named is not in place.
-    """
-
-    made_at: str
-    event_sequence: int
-    undone: tuple[str, ...]
-    replaced: Path | None
-    compared: bool
-    was_broken_off: bool
-
-
-def restore(
-    directory: Path, *, state_dir: Path, ledger_url: str, now: datetime, force: bool = False
-) -> Restored:
-    """Put the backup in `directory` in the place of the federation in `state_dir`; all services are stopped.
-
-    What was there is moved aside, not erased. A ServerApp that still runs is fenced off. A restore that was broken
-    off is finished instead.
-
-    Raises:
-        BackupError: the backup is damaged, of another kind of database, or going back would undo something
-            and `force` is not given.
-        LedgerUnavailable: the present ledger cannot be read, and `force` is not given.
-    """
-    directory, state_dir, url = _absolute(directory, state_dir, ledger_url)
-    broken_off = interrupted_restore(state_dir)
-    if broken_off is not None:
-        return _finish(state_dir, url, broken_off, now=now, was_broken_off=True)
-    manifest = read_verified(directory)
-    _refuse_other_kind(url, manifest.ledger)
-    undone, token, compared = _compare(url, manifest, now=now, force=force)
-    if undone and not force:
-        raise BackupError(
-            f"Restoring this backup of {manifest.made_at} would undo what happened since:\n"
-            + "\n".join(f"  - {line}" for line in undone)
-            + "\nUse a newer backup. If there is none, give --force and file these deletions again at once."
-        )
-    try:
-        stage(directory, state_dir, manifest)
-    except OSError as exc:
-        raise BackupError(f"The backup could not be copied: {exc}. What is there was not touched.") from exc
-    swap = Swap(
-        made_at=manifest.made_at,
-        ledger=manifest.ledger,
-        event_sequence=manifest.event_sequence,
-        aside=_free_name(state_dir, f"{REPLACED}{now:%Y%m%dT%H%M%S%f}"),
-        token=token,
-        undone=undone,
-        compared=compared,
-    )
-    begin(state_dir, swap)
-    return _finish(state_dir, url, swap, now=now, was_broken_off=False)
-
-
-def _finish(state_dir: Path, url: sa.URL, swap: Swap, *, now: datetime, was_broken_off: bool) -> Restored:
-    """Carry out what the journal says; every step of it can be done again."""
-    _refuse_other_kind(url, swap.ledger)
-    try:
-        replaced = finish(state_dir, url, swap)
-        with closing(_open_ledger(url)) as ledger:
-            # Tokens that were handed out after the backup must stay worthless.
-            while ledger.acquire_fence("restore", now=now) <= swap.token:
-                pass
-        if swap.undone:
-            text = json.dumps({"restored_at": now.isoformat(), "undone": swap.undone}, indent=1)
-            write_atomically(state_dir / UNDONE_FILE, text.encode())
-        end(state_dir)
-    except OSError as exc:
-        raise BackupError(
-            f"The restore was broken off: {exc}. Mend the cause and give the same command again, which goes on; "
-            f"until then nothing starts on {state_dir} ({JOURNAL}). What was there before is in {swap.aside}."
-        ) from exc
-    return Restored(
-        made_at=swap.made_at,
-        event_sequence=swap.event_sequence,
-        undone=swap.undone,
-        replaced=replaced,
-        compared=swap.compared,
-        was_broken_off=was_broken_off,
-    )
-
-
-def _absolute(directory: Path, state_dir: Path, ledger_url: str) -> tuple[Path, Path, sa.URL]:
+def absolute(directory: Path, state_dir: Path, ledger_url: str) -> tuple[Path, Path, sa.URL]:
     """Return the two directories and the ledger as absolute places, wherever this process goes.
 
     Raises:
-        BackupError: the backup would lie inside of what it saves.
+        BackupError: the backup would be inside of what it saves.
     """
     directory, state_dir = directory.expanduser().resolve(), state_dir.expanduser().resolve()
     if directory.is_relative_to(state_dir):
         raise BackupError(
             f"{directory} lies inside of the state directory {state_dir}, and would be lost with it. "
-            "Use a directory elsewhere, best on another disk."
+            "Use a directory elsewhere, best on another disk.",
+            code="inside-state",
         )
     url = sa.make_url(ledger_url)
     if url.get_backend_name() == "sqlite":
@@ -191,27 +111,17 @@ def _absolute(directory: Path, state_dir: Path, ledger_url: str) -> tuple[Path, 
     return directory, state_dir, url
 
 
-def _free_name(state_dir: Path, name: str) -> str:
-    """Return `name`, or a longer one where an earlier restore took it: clocks are put back."""
-    return _free_name(state_dir, f"{name}-again") if (state_dir / name).exists() else name
-
-
-def _open_ledger(url: sa.URL) -> Ledger:
+def open_ledger(url: sa.URL) -> Ledger:
+    """Open the ledger at `url`."""
     return Ledger.open(url.render_as_string(hide_password=False))
 
 
-def _refuse_other_kind(url: sa.URL, ledger: str) -> None:
-    if url.get_backend_name() != ledger:
-        raise BackupError(f"The backup holds a {ledger} ledger, --ledger is {url.get_backend_name()}.")
-
-
-def _copy(directory: Path, state_dir: Path, url: sa.URL, ledger: Ledger) -> tuple[int, dict[str, object]]:
+def _copy(directory: Path, state_dir: Path, url: sa.URL, ledger: Ledger) -> tuple[int, str]:
     """Copy everything at a moment at which the newest checkpoint and the ledger belong together."""
     store = CheckpointStore(state_dir / CHECKPOINTS)
-    dump = directory / DUMPS[url.get_backend_name()]
     for _ in range(_ATTEMPTS):
         shutil.rmtree(directory / STATE, ignore_errors=True)
-        before, newest = position(ledger), store.newest_file()
+        before, newest = _newest_event(ledger), store.newest_file()
         try:
             for path in _state_files(state_dir):
                 copy_private(path, directory / STATE / path.relative_to(state_dir))
@@ -219,50 +129,19 @@ def _copy(directory: Path, state_dir: Path, url: sa.URL, ledger: Ledger) -> tupl
                 copy_private(newest, directory / STATE / CHECKPOINTS / newest.name)
         except FileNotFoundError:  # a round has ended meanwhile
             continue
-        if url.get_backend_name() == "sqlite":
-            dump_sqlite(url, dump)
-        else:
-            dump_postgresql(url, dump)
-        if position(ledger) == before and store.newest_file() == newest:
+        dump_ledger(url, directory / DUMPS[url.get_backend_name()])
+        if _newest_event(ledger) == before and store.newest_file() == newest:
             return before
     raise BackupError(
-        f"The federation moved on during each of {_ATTEMPTS} attempts. Try again, or stop the ServerApp for it."
+        f"The federation moved on during each of {_ATTEMPTS} attempts. Try again, or stop the ServerApp for it.",
+        code="moved-on",
     )
 
 
-def _compare(
-    url: sa.URL, manifest: Manifest, *, now: datetime, force: bool
-) -> tuple[tuple[str, ...], int, bool]:
-    """Return what a restore would undo, the newest fencing token, and whether there was a ledger to ask."""
-    if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
-        return (), 0, False
-    try:
-        ledger = _open_ledger(url)
-    except LedgerUnavailable:
-        if force:
-            return ("everything since then: the present ledger cannot be read",), 0, False
-        raise
-    with closing(ledger):
-        lost = tuple(_events_to_undo(ledger, manifest))
-        # Before anything is moved: a ServerApp that still runs writes nothing from here on.
-        token = ledger.acquire_fence("restore", now=now) if force or not lost else 0
-        return lost, token, True
-
-
-def _events_to_undo(ledger: Ledger, manifest: Manifest) -> Iterator[str]:
-    """Yield one sentence for each thing that the present ledger knows and the backup does not."""
-    newest = ledger.last_request_event_sequence()
-    if newest and event_at(ledger, manifest.event_sequence) != manifest.last_event:
-        yield "everything: the backup is of another federation, or the present ledger is older than it"
-        return
-    for event in ledger.all_events(after=manifest.event_sequence):
-        if not event.request_id:
-            continue
-        target = ledger.get(event.request_id).target.describe()
-        if event.to_status is Status.VERIFYING:
-            yield f"the deletion of {target} ({event.request_id}), carried out at {event.at.isoformat()}"
-        elif event.from_status is None and event.kind == "submitted":
-            yield f"the request {event.request_id} to delete {target}, filed at {event.at.isoformat()}"
+def _newest_event(ledger: Ledger) -> tuple[int, str]:
+    """Return sequence number and hash of the newest event of a request; 0 and "" where there is none."""
+    newest = ledger.events.last_of_requests()
+    return newest, ledger.events.hash_of(newest) or ""
 
 
 def _state_files(state_dir: Path) -> Iterator[Path]:
@@ -278,3 +157,125 @@ def _state_files(state_dir: Path) -> Iterator[Path]:
             _log.warning("%s is a link: it is not in the backup.", path)
         elif path.is_file():
             yield path
+
+
+def read_verified(directory: Path) -> Manifest:
+    """Return the manifest of the backup in `directory`, whose files are all there and what they were.
+
+    Raises:
+        BackupError: it is no backup, or damaged.
+    """
+    try:
+        values = json_object(read_plain(directory / FILE, MAX_JSON_BYTES))
+        if values.pop("format") != FORMAT:
+            raise ValueError("its format is not known to this program, which is older")
+        manifest = from_plain(Manifest, values, exactly=True)
+        _check_values(manifest)
+    except FileNotFoundError:
+        raise BackupError(
+            f"{directory} is no backup: it has no {FILE}. A backup that broke off has none.", code="no-backup"
+        ) from None
+    except (OSError, UpdateRefused, ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise BackupError(
+            f"{directory / FILE} is damaged: {exc}. Use another backup.", code="damaged-manifest"
+        ) from exc
+    for name, digest in manifest.sha256.items():
+        check_file(directory, name, digest)
+    return manifest
+
+
+def check_file(directory: Path, name: str, digest: str) -> None:
+    """Refuse a file that is not a plain one below `directory`, reached without links, of this SHA-256.
+
+    Raises:
+        BackupError: says which file.
+    """
+    path = directory / name
+    try:
+        is_whole = _sha256_of(path) == digest
+    except OSError as exc:
+        raise BackupError(
+            f"{str(path)!r} is missing or no file of a backup: {exc.strerror}. Use another one.",
+            code="strange-file",
+        ) from exc
+    if not is_whole:
+        raise BackupError(
+            f"{str(path)!r} is not what it was when the backup was made. Use another one.",
+            code="damaged-file",
+            name=name,
+        )
+
+
+def _check_values(manifest: Manifest) -> None:
+    """Refuse what `back_up` never writes, before any of it is believed.
+
+    Raises:
+        ValueError: says what.
+    """
+    dump = DUMPS.get(manifest.ledger)
+    if dump is None or dump not in manifest.sha256:
+        raise ValueError("it does not name the ledger, without which there is no federation")
+    for name in manifest.sha256:
+        path = PurePosixPath(name)
+        is_plain = name == path.as_posix() and not {"..", "/"} & {*path.parts} and not {"\0", "\\"} & {*name}
+        inside = path.parts[:1] == (STATE,) and len(path.parts) > 1
+        if name != dump and not (is_plain and inside and not path.parts[1].startswith(NOT_COPIED)):
+            raise ValueError(
+                f"it names {name!r}, which is outside of the backup or no file of a state directory"
+            )
+
+
+def _sha256_of(path: Path) -> str:
+    with open_plain(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def dump_ledger(url: sa.URL, destination: Path) -> None:
+    """Write the database to `destination` as of one moment, while others write to it.
+
+    Raises:
+        BackupError: it cannot be copied.
+    """
+    destination.unlink(missing_ok=True)
+    open_private(destination, is_new=True).close()
+    if url.get_backend_name() == "postgresql":
+        run_postgresql("pg_dump", url, "--format=custom", "--no-owner", f"--file={destination}")
+        return
+    try:
+        with (
+            closing(sqlite3.connect(url.database or "")) as source,
+            closing(sqlite3.connect(destination)) as copy,
+        ):
+            source.backup(copy)
+            copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a -wal beside it
+    except sqlite3.Error as exc:
+        raise BackupError(f"The ledger {url.database} cannot be copied: {exc}.", code="no-copy") from exc
+
+
+def run_postgresql(program: str, url: sa.URL, *arguments: str | Path) -> None:
+    """Run one of PostgreSQL's client programs on the ledger's database.
+
+    Raises:
+        BackupError: it is missing or fails.
+    """
+    path = shutil.which(program)
+    if path is None:
+        raise BackupError(
+            f"{program} is not installed; it comes with PostgreSQL's client programs.", code="no-program"
+        )
+    # The password goes by the environment: every account of the machine can read the arguments.
+    environment = {**os.environ, "PGPASSWORD": url.password} if url.password else dict(os.environ)
+    address = url.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
+    done = subprocess.run(
+        [path, f"--dbname={address}", *map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=_DUMP_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        reason = done.stderr.strip().splitlines()[-3:]
+        raise BackupError(
+            f"{program} failed: {' '.join(reason) or f'exit code {done.returncode}'}", code="program-failed"
+        )

@@ -1,23 +1,58 @@
-"""What the ledger says about the federation, as Prometheus metrics.
+"""What the ledger says about the federation, as Prometheus metrics, and the health of the service, over HTTP.
 
 The ledger is where everything meets, so its facts need no wiring in the ServerApp, and a ServerApp that has
 died is seen by a round that does not come. Each scrape reads only what is new since the last one.
+
+The server is that of `prometheus_client`: a thread per connection, no TLS and no limit on connections. It belongs on
+loopback, or behind a proxy (docs/operations.md).
 """
 
+import json
+import socket
 import threading
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Set
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from logging import getLogger
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 from prometheus_client.registry import Collector
 
-from server.ledger import ClientRecord, Event, Ledger, LedgerUnavailable, RoundRecord
+from server.ledger import ClientRecord, Ledger, LedgerUnavailable, RoundRecord
+from unlearning.errors import ConfigurationError
 from unlearning.requests import OPEN_STATUSES, Status
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 _log = getLogger(__name__)
 PREFIX = "flower_unlearning"
+_SILENT_S = 10.0
+"""How long a connection may send nothing before its thread ends."""
+
+_SUMS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], float]]] = {
+    "round_seconds": ("seconds spent in exchanges of rounds", lambda of: float(of.get("seconds") or 0)),
+    "bytes_sent": ("payload bytes sent to clients in rounds", lambda of: int(of.get("bytes_sent") or 0)),
+    "bytes_received": (
+        "payload bytes received from clients in rounds",
+        lambda of: int(of.get("bytes_received") or 0),
+    ),
+    "client_failures": (
+        "clients that gave no usable answer to a round, summed over rounds",
+        lambda of: len(of.get("failed") or ()),
+    ),
+    "updates_refused": ("updates refused, summed over rounds", lambda of: len(of.get("refused") or ())),
+    "rounds_not_committed": (
+        "rounds whose model the gate rejected",
+        lambda of: bool(of.get("not_committed")),
+    ),
+}
+"""Counters over all rounds, each with its sentence and what a round's record adds."""
 
 
 class LedgerCollector(Collector):
@@ -27,140 +62,75 @@ class LedgerCollector(Collector):
         self._ledger = ledger
         self._now = now
         self._turn = threading.Lock()
-        self._rounds = _Rounds()
-        self._states = _States()
+        self._last_round: RoundRecord | None = None
+        self._by_kind: Counter[str] = Counter()
+        self._sums: dict[str, float] = dict.fromkeys(_SUMS, 0.0)
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics; where the ledger cannot be read, only that it cannot."""
         try:
             with self._turn:
-                metrics = [*self._clients(), *self._round_metrics(), *self._request_metrics()]
+                metrics = [self._clients(), *self._round_metrics(), *self._request_metrics()]
             is_up = 1
         except LedgerUnavailable as exc:
             _log.warning("The ledger cannot be read for metrics: %s", exc)
             metrics, is_up = [], 0
         return [_gauge("ledger_up", "1 if the ledger can be read", is_up), *metrics]
 
-    def _clients(self) -> list[Metric]:
+    def _clients(self) -> Metric:
         found = _labelled_gauge("clients", "clients ever seen, by what they are now", "state")
         gone = self._ledger.forgotten_clients()
         counts = Counter(_state_of(client, gone) for client in self._ledger.clients())
         for state in ("online", "offline", "forgotten"):
             found.add_metric([state], counts[state])
-        return [found]
+        return found
 
-    def _round_metrics(self) -> list[Metric]:
-        seen = self._rounds
-        for record in self._ledger.all_rounds(after=seen.sequence):
-            seen.add(record)
+    def _round_metrics(self) -> Iterator[Metric]:
+        for record in self._ledger.all_rounds(after=self._last_round.sequence if self._last_round else 0):
+            self._last_round = record
+            self._by_kind[record.kind] += 1
+            for name, (_, added) in _SUMS.items():
+                self._sums[name] += added(record.metrics)
         by_kind = _counter(
             "rounds", "rounds done, by kind; one done again after a crash counts again", "kind"
         )
         for kind in ("training", "unlearning", "recovery"):
-            by_kind.add_metric([kind], seen.by_kind[kind])
-        sums = [
-            _counter("round_seconds", "seconds spent in exchanges of rounds"),
-            _counter("bytes_sent", "payload bytes sent to clients in rounds"),
-            _counter("bytes_received", "payload bytes received from clients in rounds"),
-            _counter("client_failures", "clients that gave no usable answer to a round, summed over rounds"),
-            _counter("updates_refused", "updates refused, summed over rounds"),
-            _counter("rounds_not_committed", "rounds whose model the gate held"),
-        ]
-        for metric, value in zip(
-            sums,
-            (seen.seconds, seen.bytes_sent, seen.bytes_received, seen.failed, seen.refused, seen.held),
-            strict=True,
-        ):
-            metric.add_metric([], value)
-        last = seen.last
-        if last is None:
-            return [by_kind, *sums]
-        return [
-            by_kind,
-            *sums,
-            _gauge("round", "number of the last round", last.round),
-            _gauge(
-                "last_round_timestamp_seconds", "when the last round ended, Unix time", last.at.timestamp()
-            ),
-            _gauge(
-                "round_participants", "clients in the last round", len(last.metrics.get("participants", ()))
-            ),
-            _gauge(
-                "round_failed", "clients that failed in the last round", len(last.metrics.get("failed", ()))
-            ),
-            _gauge(
-                "round_refused", "updates refused in the last round", len(last.metrics.get("refused", ()))
-            ),
-        ]
+            by_kind.add_metric([kind], self._by_kind[kind])
+        yield by_kind
+        for name, (text, _) in _SUMS.items():
+            metric = _counter(name, text)
+            metric.add_metric([], self._sums[name])
+            yield metric
+        if last := self._last_round:
+            yield _gauge("round", "number of the last round", last.round)
+            ended = last.at.timestamp()
+            yield _gauge("last_round_timestamp_seconds", "when the last round ended, Unix time", ended)
+            for name, text in (
+                ("participants", "clients in the last round"),
+                ("failed", "clients that failed in the last round"),
+                ("refused", "updates refused in the last round"),
+            ):
+                yield _gauge(f"round_{name}", text, len(last.metrics.get(name, ())))
 
     def _request_metrics(self) -> list[Metric]:
-        seen = self._states
-        for event in self._ledger.all_events(after=seen.sequence):
-            seen.add(event)
-        counts = self._ledger.status_counts()
+        counts = self._ledger.requests.status_counts()
         count = _labelled_gauge("requests", "deletion requests, by state", "state")
         oldest = _labelled_gauge("oldest_request_seconds", "age of the oldest request in this state", "state")
-        spent = _counter(
-            "request_state_seconds", "seconds that requests have spent in a state and left", "state"
-        )
         now = self._now()
         for status in Status:
             number, since = counts.get(status, (0, now))
             count.add_metric([status], number)
-            spent.add_metric([status], seen.seconds[status])
             if status in OPEN_STATUSES:
                 oldest.add_metric([status], max(0.0, (now - since).total_seconds()))
-        overdue, soon = self._ledger.deadlines(now.date())
+        overdue, soon = self._ledger.requests.deadlines(now.date())
         return [
             count,
             oldest,
-            spent,
             _gauge("requests_overdue", "requests without an answer past their deadline", overdue),
             _gauge(
                 "requests_due_within_7_days", "requests without an answer that are due within a week", soon
             ),
         ]
-
-
-class _Rounds:
-    """Sums over the rounds that were read so far."""
-
-    def __init__(self) -> None:
-        self.sequence = 0
-        self.last: RoundRecord | None = None
-        self.by_kind: Counter[str] = Counter()
-        self.seconds = 0.0
-        self.bytes_sent = self.bytes_received = self.failed = self.refused = self.held = 0
-
-    def add(self, record: RoundRecord) -> None:
-        metrics = record.metrics
-        self.sequence, self.last = record.sequence, record
-        self.by_kind[record.kind] += 1
-        self.seconds += float(metrics.get("seconds") or 0.0)
-        self.bytes_sent += int(metrics.get("bytes_sent") or 0)
-        self.bytes_received += int(metrics.get("bytes_received") or 0)
-        self.failed += len(metrics.get("failed") or ())
-        self.refused += len(metrics.get("refused") or ())
-        self.held += bool(metrics.get("not_committed"))
-
-
-class _States:
-    """Seconds that requests spent in each state, from the events that were read so far."""
-
-    def __init__(self) -> None:
-        self.sequence = 0
-        self.seconds: dict[str, float] = defaultdict(float)
-        self._since: dict[str, datetime] = {}
-
-    def add(self, event: Event) -> None:
-        self.sequence = event.sequence
-        if not event.request_id or (event.to_status is None and event.request_id in self._since):
-            return  # of the federation, or a note
-        before = self._since.get(event.request_id)
-        if before is not None and event.from_status is not None:
-            # The clock may have been put back in between; a counter must not fall.
-            self.seconds[event.from_status] += max(0.0, (event.at - before).total_seconds())
-        self._since[event.request_id] = event.at
 
 
 def _state_of(client: ClientRecord, gone: Set[str]) -> str:
@@ -179,3 +149,73 @@ def _labelled_gauge(name: str, text: str, label: str) -> GaugeMetricFamily:
 
 def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
     return CounterMetricFamily(f"{PREFIX}_{name}", text[0].upper() + text[1:] + ".", labels=labels)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsServer:
+    """A server of /metrics and /healthz in a thread of its own, until `stop`."""
+
+    server: ThreadingWSGIServer
+
+    @property
+    def address(self) -> str:
+        """Where it listens, HOST:PORT."""
+        host, port = self.server.socket.getsockname()[:2]
+        return f"{host}:{port}"
+
+    def stop(self) -> None:
+        """Stop listening; returns when that is so."""
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _SILENT_S
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        _log.debug(format, *args)
+
+
+def serve_metrics(ledger: Ledger, address: str) -> MetricsServer:
+    """Start answering at `address` (port 0 takes a free one) and return.
+
+    Raises:
+        ConfigurationError: the address cannot be used.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigurationError([f"metrics: {address!r} is not of the form HOST:PORT."])
+    host = host.strip("[]")
+
+    class Server(ThreadingWSGIServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    try:
+        server = make_server(host, int(port), _application(ledger), Server, _Handler)
+    except (OSError, OverflowError) as exc:
+        raise ConfigurationError([f"metrics: cannot listen at {address}: {exc}."]) from exc
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return MetricsServer(server)
+
+
+def _application(ledger: Ledger) -> "WSGIApplication":
+    registry = CollectorRegistry()
+    registry.register(LedgerCollector(ledger))
+    ProcessCollector(registry=registry)
+    metrics = make_wsgi_app(registry)
+
+    def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        if environ["PATH_INFO"] == "/metrics":
+            return metrics(environ, start_response)  # type: ignore[no-any-return]  # prometheus_client does not type it
+        if environ["PATH_INFO"] != "/healthz":
+            start_response("404 Not Found", [("Content-Type", "text/plain")])
+            return [b"Here are /metrics and /healthz.\n"]
+        try:
+            status, found = "200 OK", {"status": "ok", "last_event": ledger.events.last_sequence()}
+        except LedgerUnavailable as exc:
+            _log.warning("Not healthy: %s", exc)
+            status, found = "503 Service Unavailable", {"status": "the ledger cannot be read"}
+        start_response(status, [("Content-Type", "application/json")])
+        return [json.dumps(found).encode()]
+
+    return answer

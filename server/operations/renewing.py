@@ -10,12 +10,12 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from strategies.installation import is_issued_by
 from unlearning.errors import ConfigurationError
 from unlearning.runtime.durable_files import write_public
 
@@ -50,8 +50,8 @@ def renew(path: Path, authority: Path, *, addresses: Sequence[str] = (), now: da
         raise ConfigurationError(
             [f"{path} is the authority's own: docs/operations.md says how it is exchanged."]
         )
-    # Else anybody could have any name and role, which everybody can write into a certificate.
-    if not any(_is_issued_by(old, issuer) for issuer in issuers):
+    # Otherwise a caller could write any name and role into a certificate, and have it signed here.
+    if not any(is_issued_by(old, issuer) for issuer in issuers):
         raise ConfigurationError([f"{path} was not made by the authority of {authority}: not renewed."])
     if addresses and not _hosts(old):
         raise ConfigurationError([f"{path} is of a caller, who has no address: leave --address out."])
@@ -113,11 +113,3 @@ def _names(addresses: Sequence[str]) -> Iterator[x509.GeneralName]:
             yield x509.IPAddress(ip_address(address))
         except ValueError:
             yield x509.DNSName(address)
-
-
-def _is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
-    try:
-        certificate.verify_directly_issued_by(issuer)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True

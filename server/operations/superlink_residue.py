@@ -1,11 +1,11 @@
-"""What Flower's SuperLink keeps of messages that are over, and how it is erased when a deletion is completed.
+"""What Flower's SuperLink keeps of messages that have ended, and how it is erased when a deletion is completed.
 
 The SuperLink stores each message in SQLite until it is fetched. Then the row goes, but its bytes stay: in free pages
-of the database, and in the write-ahead log, which is written over when its turn comes and never shortened. So the
-losses, posteriors and updates of a forgotten client outlive the deletion. `erase_residue` rewrites the database
-without them and empties the log, while the SuperLink runs; the supervisor does it within a look of a completion.
+of the database, and in the write-ahead log, which is overwritten later and never shortened. So the losses, posteriors
+and updates of a forgotten client outlive the deletion. `erase_residue` rewrites the database without them and empties
+the log, while the SuperLink runs; the supervisor does it at its first look after a completion.
 
-Messages that nobody has fetched yet are no residue and stay. Blocks that the file system gives back are not
+Messages that were not fetched yet are no residue and stay. Blocks that the file system gives back are not
 overwritten, and swap is not looked at (docs/operations.md).
 """
 
@@ -13,7 +13,6 @@ import json
 import sqlite3
 import time
 from contextlib import closing
-from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from unlearning.runtime.durable_files import write_atomically
 
 _log = getLogger(__name__)
 
-# The SuperLink waits 5 s for its own writes; nobody shall hold the lock longer than that for nothing.
+# The SuperLink waits 5 s for its own writes, so the lock is held no longer than that.
 _WAIT_S = 5.0
 
 
@@ -37,7 +36,8 @@ def erase_residue(database: Path) -> int:
     """
     if not database.is_file():
         raise DeploymentError(
-            f"There is no database {database}; name the one that flower-superlink was started with."
+            f"There is no database {database}; name the one that flower-superlink was started with.",
+            code="no-database",
         )
     try:
         with closing(sqlite3.connect(database, timeout=_WAIT_S, isolation_level=None)) as connection:
@@ -46,52 +46,46 @@ def erase_residue(database: Path) -> int:
             is_busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     except sqlite3.Error as exc:
         raise DeploymentError(
-            f"{database} cannot be rewritten now: {exc}. It is tried again; else look at it."
+            f"{database} cannot be rewritten now: {exc}. It is tried again; else look at it.",
+            code="database-in-use",
         ) from exc
     if is_busy:
-        raise DeploymentError(f"The log of {database} is being read and could not be emptied. Try again.")
+        raise DeploymentError(
+            f"The log of {database} is being read and could not be emptied. Try again.", code="log-in-use"
+        )
     return database.stat().st_size
 
 
-@dataclass(slots=True, kw_only=True)
-class ResidueEraser:
-    """An eraser of residue: once for all deletions that were completed since it last did.
+def erase_after_deletions(database: Path, state_dir: Path, ledger: Ledger, *, always: bool = False) -> bool:
+    """Erase residue if a deletion was completed since it last was, or always where asked; return whether it was done.
 
     `state_dir` remembers up to which event of the ledger that is so.
+
+    Raises:
+        DeploymentError: it could not be erased now.
+        LedgerUnavailable: the ledger cannot be read.
     """
-
-    database: Path
-    state_dir: Path
-    ledger: Ledger
-
-    def step(self, *, always: bool = False) -> bool:
-        """Erase if a deletion was completed since, or always where asked; return whether it was done.
-
-        Raises:
-            DeploymentError: it could not be erased now.
-            LedgerUnavailable: the ledger cannot be read.
-        """
-        before = last_erased_event(self.state_dir)
-        completion = newest_completion(self.ledger, after=before)
-        if completion is None and not always:
-            return False
-        newest = completion.sequence if completion else before
-        began = time.monotonic()
-        size_bytes = erase_residue(self.database)
-        write_atomically(self.state_dir / RESIDUE_FILE, json.dumps({"event_sequence": newest}).encode())
-        _log.info(
-            "Erased what %s kept of messages up to event %d: %.1f s, %d bytes are left.",
-            self.database,
-            newest,
-            time.monotonic() - began,
-            size_bytes,
-        )
-        return True
+    before = last_erased_event(state_dir)
+    completion = newest_completion(ledger, after=before)
+    if completion is None and not always:
+        return False
+    newest = completion.sequence if completion else before
+    began = time.monotonic()
+    size_bytes = erase_residue(database)
+    write_atomically(state_dir / RESIDUE_FILE, json.dumps({"event_sequence": newest}).encode())
+    _log.info(
+        "Erased what %s kept of messages up to event %d: %.1f s, %d bytes are left.",
+        database,
+        newest,
+        time.monotonic() - began,
+        size_bytes,
+    )
+    return True
 
 
 def newest_completion(ledger: Ledger, *, after: int) -> Event | None:
     """Return the newest event after this one that completed a deletion."""
-    completions = (event for event in ledger.all_events(after=after) if event.to_status is Status.COMPLETED)
+    completions = (event for event in ledger.events.all(after=after) if event.to_status is Status.COMPLETED)
     return max(completions, key=lambda event: event.sequence, default=None)
 
 
@@ -104,7 +98,7 @@ def last_erased_event(state_dir: Path) -> int:
 
 
 def count_waiting_answers(database: Path) -> int:
-    """Return how many answers of clients lie in the SuperLink's database because nobody has fetched them.
+    """Return how many answers of clients are in the SuperLink's database because they were not fetched.
 
     Raises:
         DeploymentError: the database cannot be read.

@@ -1,4 +1,4 @@
-"""Keeps the federation's run alive: submits it, and again when it ended in failure, and only then.
+"""Keep the federation's run alive: submit it, and again when it ended in failure, and only then.
 
 A ServerApp that is killed is not restarted by Flower; its run becomes `finished:failed` within a
 minute. The run that is submitted in its place goes on from the newest checkpoint.
@@ -14,29 +14,24 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Protocol
 
 from server.ledger import Ledger, LedgerUnavailable
-from server.operations.applied_settings import APPLY, unapplied
-from server.operations.federation_file import read_federation_file
+from server.operations.federation_toml import read_federation_file
+from server.operations.flower_control import FlowerControl, Run
 from server.operations.logs import log_to_stderr
 from server.operations.starting import Submission, app_directory
-from server.operations.superlink_residue import ResidueEraser
-from server.processes.flower_control import FlowerControl, Run
+from server.operations.superlink_residue import erase_after_deletions
 from server.state_directory.ledger_address import asked_ledger
-from unlearning.errors import ConfigurationError, DeploymentError
+from unlearning.errors import DeploymentError
 from unlearning.runtime.growing_pause import GrowingPause
 
 _log = logging.getLogger(__name__)
 
-# More than any two clocks of one host differ by themselves.
-_CLOCK_JUMP_S = 60.0
-# A run that lived so long before it failed starts the count of failures in a row anew.
+# A run that lived so long before it failed starts the count of failures in a row again.
 _HEALTHY_S = 300.0
-# A ServerApp that has run so long has written down what it was started with.
-_BEGUN_S = 60.0
 DEFAULT_PAUSE = GrowingPause(first_s=5.0, longest_s=300.0)
 DEFAULT_POLL_S = 20.0
 """Each look starts a `flwr` command, a second of processor time; Flower itself gives a run up after a minute."""
@@ -54,7 +49,7 @@ def decide(runs: Sequence[Run], *, now: datetime, pause: GrowingPause) -> Decisi
     """Say what `runs`, newest first, ask for.
 
     Never two at once: while any run is pending, starting or running, it is left alone. A run that
-    completed or that an operator stopped is over.
+    completed or that an operator stopped has ended.
     """
     for run in runs:
         if not run.is_finished:
@@ -65,11 +60,10 @@ def decide(runs: Sequence[Run], *, now: datetime, pause: GrowingPause) -> Decisi
     if not newest.has_failed:
         return Decision(None, f"run {newest.run_id} is {newest.status}")
     num_failures = _failures_in_a_row(runs)
-    age_s = (now - newest.finished_at).total_seconds() if newest.finished_at else 0.0
+    # abs: where the clock was put back, waiting until it is there again could take years.
+    age_s = abs((now - newest.finished_at).total_seconds()) if newest.finished_at else 0.0
     reason = f"run {newest.run_id} is {newest.status} ({newest.details}); failure {num_failures} in a row"
-    if age_s < -_CLOCK_JUMP_S:  # the clock was put back: waiting until it is there again could take years
-        return Decision(0.0, f"{reason}; it ended in the future, so the clock was put back")
-    return Decision(max(0.0, pause.after(num_failures) - max(0.0, age_s)), reason)
+    return Decision(max(0.0, pause.after(num_failures) - age_s), reason)
 
 
 def _failures_in_a_row(runs: Iterable[Run]) -> int:
@@ -79,42 +73,29 @@ def _failures_in_a_row(runs: Iterable[Run]) -> int:
     return 1 + sum(1 for _ in takewhile(lambda run: run.has_failed and run.lived_s < _HEALTHY_S, older))
 
 
-class Submits(Protocol):
-    """What a supervisor needs of `server.operations.starting.Submission`."""
-
-    def runs(self) -> list[Run]:
-        """Return the runs of the app, newest first."""
-
-    def submit(self) -> int:
-        """Submit the run and return its id."""
-
-
 class Supervisor:
     """A watch over the runs of one app on one SuperLink; see `decide`.
 
     A SuperLink that does not answer is not a failure of the run: the supervisor waits for it.
-    `residue` erases what the SuperLink keeps of messages when a deletion is completed. `unapplied` says which settings
-    differ from those of a run that has begun; a run is never restarted for them.
+    `erase_residue` erases what the SuperLink keeps of messages when a deletion is completed.
     `now` gives the time in UTC; it must agree with the SuperLink's to a few seconds.
     """
 
     def __init__(
         self,
-        submission: Submits,
+        submission: Submission,
         *,
         pause: GrowingPause = DEFAULT_PAUSE,
         poll_s: float = DEFAULT_POLL_S,
-        residue: ResidueEraser | None = None,
-        unapplied: Callable[[], Sequence[str]] = tuple,
+        erase_residue: Callable[[], object] = lambda: None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._submission = submission
         self._pause = pause
         self._poll_s = poll_s
-        self._residue = residue
-        self._unapplied = unapplied
+        self._erase = erase_residue
         self._now = now
-        self._said = self._said_unapplied = ""
+        self._said = ""
 
     def step(self) -> float:
         """Look once and do what is to be done; return the seconds until the next look."""
@@ -126,8 +107,6 @@ class Supervisor:
             return self._poll_s
         if decision.after_s is None:
             self._say(logging.INFO, f"Nothing to do: {decision.reason}.")
-            if any(run.status == "running" and run.lived_s >= _BEGUN_S for run in runs):
-                self._say_unapplied()
             return self._poll_s
         if decision.after_s > 0:
             self._say(logging.WARNING, f"Will submit the run: {decision.reason}.")
@@ -148,28 +127,15 @@ class Supervisor:
                 self._erase_residue()
                 wait_s = self.step()
             except Exception:  # noqa: BLE001 - see below
-                # Whoever watches over others must not end by a surprise, such as a new Flower's JSON.
+                # A surprise, such as a new Flower's JSON, must not end what watches over others.
                 _log.exception("A look at the runs failed; looking again in %g s.", self._poll_s)
                 wait_s = self._poll_s
             stop.wait(wait_s)
 
-    def _say_unapplied(self) -> None:
-        """Log once, after each change, that a file's settings are not those of the run."""
-        try:
-            text = "; ".join(self._unapplied())
-        except ConfigurationError as exc:
-            text = f"the file cannot be used: {exc}"
-        if text and text != self._said_unapplied:
-            _log.warning(
-                "federation.toml is not what the run was started with: %s. To apply it: %s", text, APPLY
-            )
-        self._said_unapplied = text
-
     def _erase_residue(self) -> None:
         """Erase residue now or at a later look; `flower-unlearn check` names it until then."""
         try:
-            if self._residue is not None:
-                self._residue.step()
+            self._erase()
         except (DeploymentError, LedgerUnavailable) as exc:
             _log.warning("What the SuperLink keeps of a completed deletion is not erased yet: %s", exc)
 
@@ -193,12 +159,5 @@ def supervise(path: Path, *, pause: GrowingPause, poll_s: float) -> None:
         signal.signal(number, lambda *_: stop.set())
     submission = Submission(file, FlowerControl(app_directory(file), file.superlink))
     with closing(Ledger.open(asked_ledger(str(file.run.get("ledger", "")), file.state_dir))) as ledger:
-        residue = ResidueEraser(database=file.superlink_database, state_dir=file.state_dir, ledger=ledger)
-        supervisor = Supervisor(
-            submission,
-            pause=pause,
-            poll_s=poll_s,
-            residue=residue,
-            unapplied=lambda: unapplied(read_federation_file(path)),
-        )
-        supervisor.run(stop)
+        erase = partial(erase_after_deletions, file.superlink_database, file.state_dir, ledger)
+        Supervisor(submission, pause=pause, poll_s=poll_s, erase_residue=erase).run(stop)

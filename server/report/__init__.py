@@ -1,12 +1,12 @@
 """The report of one deletion: `report.json` for machines and `report.html` for people.
 
-Import `write_report` and `canonical_json` from here, the dataclasses from `server.report.data`.
+Import `write_report` and `canonical_json` from here, the dataclasses from `server.report.report_data`.
 """
 
 import json
 from pathlib import Path
 
-from server.report.data import ReportData
+from server.report.report_data import ReportData
 from unlearning.runtime.durable_files import write_atomically
 
 
@@ -30,7 +30,7 @@ def write_report(directory: Path, data: ReportData) -> tuple[Path, Path]:
         TypeError: a parameter of the request is not JSON.
     """
     # Imported here because it draws: what only reads words or data needs no Matplotlib, half a second of a processor.
-    from server.report.page import render_page
+    from server.report.html_page import render_page
 
     text, page = canonical_json(data), render_page(data)
     json_path, html_path = directory / "report.json", directory / "report.html"

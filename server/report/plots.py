@@ -1,14 +1,17 @@
-"""The report's plots as SVG text, to stand inside the page.
+"""The plots of the report and of the console as SVG text, to be put into the page.
 
-Colours are Okabe and Ito's, which stay apart for colour-blind readers and in grey; each line also has
-a marker and a dash of its own. The same data give the same text.
+They have attributes in place of styles, which the console's pages forbid. Colours are Okabe and Ito's, which stay apart
+for colour-blind readers and in grey; each line also has a marker and a dash of its own. The same data give the same
+text.
 """
 
 import io
 import math
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from html import escape
 
 import matplotlib as mpl
@@ -17,7 +20,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from server.report.data import ExchangeCost, ReportData
+from server.report.report_data import ReportData
 from unlearning.verification.measurement import Measurement
 from unlearning.verification.standard_attacks import CONFIDENCE, YEOM
 
@@ -26,11 +29,14 @@ PAGE_COLOURS = {
     "#333d47": "currentColor",
     "#dde3e8": "var(--line)",
     "#9aa5af": "var(--rule)",
-    "#fefefe": "var(--paper)",
 }
-"""What is drawn in these takes the page's colours (template.py), light or dark."""
-INK, GRID, RULE, PAPER = PAGE_COLOURS
+"""What is drawn in these takes the page's colours (static/style.css), light or dark."""
+INK, GRID, RULE = PAGE_COLOURS
+EVERYWHERE = "stroke-linejoin: round; stroke-linecap: butt"
 MAX_LABELS = 7  # more stage names than this would overlap
+_drawing = (
+    threading.Lock()
+)  # the console draws in several threads, and Matplotlib's settings are the process's
 
 
 def score_plot(data: ReportData) -> str:
@@ -44,56 +50,43 @@ def score_plot(data: ReportData) -> str:
 
 
 def attack_plot(data: ReportData) -> str:
-    """Draw the share of forgotten examples called members, over the stages; empty if no attack ran."""
-    series = [
-        ("loss attack", [item.attacks.get(YEOM) for item in data.measurements], ORANGE, "s", "-"),
-        (
-            "confidence attack",
-            [item.attacks.get(CONFIDENCE) for item in data.measurements],
-            PURPLE,
-            "D",
-            "--",
-        ),
-    ]
-    return _line_plot(
-        data.measurements, series, "attacks", "forgotten examples called members, over the stages"
-    )
+    """Draw the share of forgotten records that attacks recognise, over the stages; empty if no attack ran."""
+    yeom, confidence = ([item.attacks.get(name) for item in data.measurements] for name in (YEOM, CONFIDENCE))
+    series = [("loss attack", yeom, ORANGE, "s", "-"), ("confidence attack", confidence, PURPLE, "D", "--")]
+    return _line_plot(data.measurements, series, "attacks", "forgotten records recognised, over the stages")
 
 
-def cost_plot(data: ReportData) -> str:
-    """Draw bytes (both directions) and seconds of unlearning, recovery and measuring, as far as all are known."""
-    phases: list[tuple[str, ExchangeCost | None]] = [
-        ("unlearning", data.unlearning),
-        ("recovery", data.recovery),
-        ("measuring", data.measuring),
-    ]
-    known = [
-        (name, phase.seconds, phase.bytes_sent, phase.bytes_received)
-        for name, phase in phases
-        if phase is not None
-        and phase.seconds is not None
-        and phase.bytes_sent is not None
-        and phase.bytes_received is not None
-    ]
-    if not known:
+@lru_cache(maxsize=8)
+def rounds_plot(
+    rounds: tuple[tuple[int, str, float], ...], deletions: tuple[tuple[int, str], ...], name: str, label: str
+) -> str:
+    """Draw a figure of a live federation's rounds; empty for fewer than two of them.
+
+    rounds: number, kind and value of each. deletions: the rounds with a deletion, and what it served.
+    """
+    if len(rounds) < 2:
         return ""
-    names, seconds = [name for name, *_ in known], [phase[1] for phase in known]
-    sent, received = [phase[2] / 1e6 for phase in known], [phase[3] / 1e6 for phase in known]
     with _style():
-        figure = Figure(figsize=(9.0, 0.62 + 0.42 * len(known)), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        left.barh(names, sent, color=BLUE, height=0.55, label="server to clients")
-        left.barh(names, received, left=sent, color=ORANGE, height=0.55, hatch="///", edgecolor=PAPER,
-                  label="clients to server")  # fmt: skip
-        left.set_xlabel("megabytes")
-        left.legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(-0.02, 1.0), borderpad=0)
-        right.barh(names, seconds, color=GREEN, height=0.55)
-        right.set_xlabel("seconds")
-        for axes in (left, right):
-            axes.invert_yaxis()
-            axes.xaxis.set_major_locator(MaxNLocator(5))
-            _decorate(axes, grid="x")
-        return _svg(figure, "costs", "Bytes and seconds of each phase")
+        figure = Figure(figsize=(9.0, 2.6), layout="constrained")
+        axes = figure.subplots()
+        axes.plot([number for number, _, _ in rounds], [value for _, _, value in rounds], color=BLUE)
+        special = [(number, value) for number, kind, value in rounds if kind != "training"]
+        axes.plot(
+            [at for at, _ in special], [value for _, value in special], "D", color=ORANGE, markersize=5.0
+        )
+        width = rounds[-1][0] - rounds[0][0]
+        free_from = rounds[0][0] - 1.0
+        for number, text in deletions:
+            axes.axvline(number, color=RULE, linestyle="--", linewidth=1.0)
+            if number >= free_from:  # a label that would overlap the one before is left out
+                axes.annotate(text, (number, 1.02), xycoords=axes.get_xaxis_transform(), ha="center")
+                free_from = number + width / 10
+        axes.xaxis.set_major_locator(MaxNLocator(MAX_LABELS, integer=True))
+        axes.set_xlabel("round")
+        if name.endswith("score"):
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+        _decorate(axes)
+        return _svg(figure, name, f"{label} over rounds {rounds[0][0]} to {rounds[-1][0]}")
 
 
 def _line_plot(
@@ -121,7 +114,7 @@ def _line_plot(
         axes.set_ylim(-0.03, 1.03)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %", decimals=0))
         axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(-0.02, 1.0), borderpad=0)
-        _decorate(axes, grid="y")
+        _decorate(axes)
         return _svg(figure, name, label)
 
 
@@ -153,11 +146,11 @@ def _stage_names(measurements: Sequence[Measurement]) -> list[str]:
     return names
 
 
-def _decorate(axes: Axes, grid: str) -> None:
-    axes.grid(axis="y" if grid == "y" else "x", color=GRID, linewidth=0.8)
+def _decorate(axes: Axes) -> None:
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(length=0)
-    for side in ("top", "right", "left" if grid == "y" else "bottom"):
+    for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     for spine in axes.spines.values():
         spine.set_color(RULE)
@@ -166,7 +159,7 @@ def _decorate(axes: Axes, grid: str) -> None:
 @contextmanager
 def _style() -> Iterator[None]:
     # text stays text (searchable, small); ids and clip paths do not change from run to run
-    with mpl.rc_context(
+    settings = mpl.rc_context(
         {
             "svg.fonttype": "none",
             "svg.hashsalt": "deletion report",
@@ -177,9 +170,9 @@ def _style() -> Iterator[None]:
             "axes.labelcolor": INK,
             "xtick.color": INK,
             "ytick.color": INK,
-            "hatch.linewidth": 0.8,
         }
-    ):
+    )
+    with _drawing, settings:
         yield
 
 
@@ -194,6 +187,15 @@ def _svg(figure: Figure, name: str, label: str) -> str:
     body = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", body, count=1)
     for drawn, colour in PAGE_COLOURS.items():
         body = body.replace(drawn, colour)
+    body = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", body, count=1, flags=re.DOTALL)
+    body = re.sub(r'style="([^"]*)"', lambda found: _attributes(found[1]), body)
     # every plot numbers its parts from one; in one page the ids must differ
     body = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", body)
-    return body.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
+    opening = f'<svg role="img" aria-label="{escape(label)}" {_attributes(EVERYWHERE)}'
+    return body.replace("<svg", opening, 1)
+
+
+def _attributes(style: str) -> str:
+    """Return a style as attributes: `fill: none; stroke: red` as `fill="none" stroke="red"`."""
+    pairs = (part.partition(":") for part in style.split(";") if part.strip())
+    return " ".join(f'{name.strip()}="{value.strip()}"' for name, _, value in pairs)

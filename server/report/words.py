@@ -4,34 +4,55 @@ The words never say that data are forgotten. They say what the attacks that were
 how good those attacks are: a number is a fact about a measurement, not a promise.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from server.report.data import ReportData
+from server.report.report_data import ReportData
+from unlearning.gdpr import Ground
 from unlearning.verification.discrimination import Estimate
 from unlearning.verification.measurement import CONFIDENCE_POWER, Measurement, SetName
 from unlearning.verification.optional_attacks import LEARNT_MIA_U, LIRA_OFFLINE, LIRA_ONLINE
 from unlearning.verification.standard_attacks import CONFIDENCE, MIA_U, YEOM
 from unlearning.verification.thresholds import CONFIDENCE_THRESHOLD, CORRECTNESS, ENTROPY, MODIFIED_ENTROPY
+from unlearning.verification.verdict import Finding
 
 MISSING = "not measured"
 NO_FIGURE = "–"
 WEAK_ATTACK = 0.55  # balanced accuracy below which an attack is hardly better than a coin (0.5)
+WIDE = 0.1  # of a share's 95 % interval, from which on the report says how little the share shows
 
 ATTACK_NAMES = {YEOM: "loss attack (Yeom)", CONFIDENCE: "confidence attack"}
+FINDINGS: Mapping[str, str] = {
+    Finding.INDISTINGUISHABLE: "By these tests the model cannot be told from one retrained without the records.",
+    Finding.REDUCED: (
+        "At least one of the tests used here recognises the records less than before, and none does more. This does "
+        "not show that the model has lost them."
+    ),
+    Finding.OVER_FORGETTING: (
+        "By at least one test the model knows the records worse than records that it has never seen, so they stand "
+        "out: the deletion went too far. Do not tell the person that the model has lost them."
+    ),
+    Finding.TOO_FEW: "There are too few records to say whether the model knows less about them than before.",
+    Finding.NOT_SHOWN: (
+        "We could not show that the model knows less about the records than before. They take part in no further "
+        "training. Do not tell the person that the model has lost them."
+    ),
+}
+"""What may be said of a deletion with each verdict; never that data are forgotten."""
 SHARES = {
-    YEOM: "Loss attack (Yeom): forgotten examples called members",
-    CONFIDENCE: "Confidence attack: forgotten examples called members",
+    YEOM: "Loss attack (Yeom): forgotten records recognised",
+    CONFIDENCE: "Confidence attack: forgotten records recognised",
     CONFIDENCE_POWER: "Confidence attack: its own balanced accuracy",
 }
 FIGURE_NAMES = {
     YEOM: "Loss (Yeom)",
     CONFIDENCE: "Confidence, learnt (support vector machine)",
     CORRECTNESS: "Correctness",
-    CONFIDENCE_THRESHOLD: "Confidence, one threshold a class",
-    ENTROPY: "Entropy, one threshold a class",
-    MODIFIED_ENTROPY: "Modified entropy, one threshold a class",
+    CONFIDENCE_THRESHOLD: "Confidence, one threshold per class",
+    ENTROPY: "Entropy, one threshold per class",
+    MODIFIED_ENTROPY: "Modified entropy, one threshold per class",
     MIA_U: "Change from the model before (MIA-U, distance)",
     LIRA_ONLINE: "Shadow models with and without the example (LiRA, online)",
     LIRA_OFFLINE: "Shadow models without the example (LiRA, offline)",
@@ -87,6 +108,15 @@ def moment(value: str) -> str:
     return f"{time.day} {time:%B %Y, %H:%M:%S}{zone}"
 
 
+def day(value: str) -> str:
+    """Return `21 November 2025` of an ISO day or time; what is none is shown as it is."""
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError:
+        return value or "an unknown day"
+    return f"{time.day} {time:%B %Y}"
+
+
 def deadline(due_on: str, extended_days: int) -> str:
     """Return `2026-12-22`, and by how much that was extended; nothing where it is unknown."""
     return f"{due_on} (extended by {count(extended_days, 'day')})" if extended_days else due_on
@@ -97,18 +127,48 @@ def count(amount: int, noun: str) -> str:
     return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
 
 
+def headline(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the figures that readers look for, of a report as JSON: what it is, before the deletion, and after."""
+    stages: dict[str, Mapping[str, Any]] = {}
+    for item in report["measurements"]:
+        if item["stage"] != "before" or "before" not in stages:
+            stages[item["stage"]] = item
+    before, after = stages.get("before", {}), stages.get("recovery") or stages.get("unlearned") or {}
+    score = report["federation"]["score_name"]
+    figures = {
+        f"{score} on test data": ("test", "score"),
+        f"{score} on the forgotten data": ("forgotten", "score"),
+        "forgotten records that the loss attack recognises": ("attacks", YEOM),
+        "forgotten records that the confidence attack recognises": ("attacks", CONFIDENCE),
+    }
+    found = []
+    for label, (part, name) in figures.items():
+        then, now = ((item.get(part) or {}).get(name) for item in (before, after))
+        found.append((label[0].upper() + label[1:], share(then), share(now)))
+    return found
+
+
+def describe_finding(finding: str) -> str:
+    """Say what may be told of a deletion with this verdict, before any figure."""
+    return FINDINGS.get(finding, finding)
+
+
 def describe_request(data: ReportData) -> str:
-    """Say who asked for what, when."""
+    """Say when the request came in, by when it is due, and when it was carried out."""
     request = data.request
+    ground = f" (ground: {Ground(request.ground).describe()})" if request.ground else ""
+    deadline_ = f" It is to be answered by {day(request.due_on)}." if request.due_on else ""
+    done = f" It was carried out on {moment(data.written_at)}" if data.written_at else " It was carried out"
     return (
-        f"On {moment(request.created_at)}, {request.submitted_by or 'somebody unknown'} asked the federation "
-        f"{data.federation.name} to remove the influence of {request.target} from its model."
+        f"The request reached you on {day(request.received_on or request.created_at)}{ground}.{deadline_}{done} for "
+        f"{_records(request.target)} in the federation {data.federation.name}; "
+        f"{request.submitted_by or 'an unknown person'} filed it on {moment(request.created_at)}."
     )
 
 
 def describe_unlearning(data: ReportData) -> Iterator[str]:
     """Say what was carried out, one sentence each."""
-    method, phase, recovery = data.request.method_title or data.request.method, data.unlearning, data.recovery
+    method, phase = data.request.method_title or data.request.method, data.unlearning
     attempt = "" if phase.attempts <= 1 else f" (attempt {phase.attempts})"
     yield (
         f"The method {method} ran for {count(phase.rounds, 'unlearning round')} with "
@@ -119,14 +179,24 @@ def describe_unlearning(data: ReportData) -> Iterator[str]:
         yield f"It served {others} in the same rounds: {', '.join(data.request.served_with)}."
     if data.model_hash_before and data.model_hash_before == data.model_hash_after_unlearning:
         yield "Attention: the unlearning rounds left the model as it was, bit for bit."
-    reason = f" They ended because {recovery.stop_reason}." if recovery.stop_reason else ""
-    if recovery.rounds == 0:
-        reason = f" Reason: {recovery.stop_reason}." if recovery.stop_reason else ""
-        yield f"No recovery round followed.{reason}"
-    else:
-        yield f"{count(recovery.rounds, 'recovery round')} on the retained data alone followed.{reason}"
+    yield _recovery(data)
     if data.exclusions_note:
         yield data.exclusions_note
+
+
+def _recovery(data: ReportData) -> str:
+    recovery, after = data.recovery, data.final()
+    reason = recovery.stop_reason
+    if recovery.rounds:
+        ended = f" They ended because {reason}." if reason else ""
+        return f"{count(recovery.rounds, 'recovery round')} on the retained data alone followed.{ended}"
+    score, target = after.score("test") if after else None, recovery.target_score
+    if score is not None and target is not None and score >= target:
+        return (
+            f"The model still does its work: its {data.federation.score_name} on test data is {share(score)}, and "
+            f"{share(target)} is required. So it needed no repair by recovery rounds."
+        )
+    return "No recovery round followed." + (f" Reason: {reason}." if reason else "")
 
 
 def describe_measurements(data: ReportData) -> Iterator[str]:
@@ -135,12 +205,12 @@ def describe_measurements(data: ReportData) -> Iterator[str]:
     if after is None:
         yield "The model was not measured after unlearning, so nothing is known of the effect."
         return
+    yield describe_finding(data.verdict().finding)
     score = data.federation.score_name
     sets: dict[SetName, str] = {"test": "test data", "forgotten": "the forgotten data"}
     for name, called in sets.items():
         if (now := after.score(name)) is not None:
             yield f"The {score} on {called} is {share(now)}{_earlier(before.score(name) if before else None)}."
-    yield f"By the rule of this project the effect of the deletion is: {data.verdict().finding}."
     for attack in (YEOM, CONFIDENCE):
         yield from _share_sentences(attack, before, after)
 
@@ -151,18 +221,27 @@ def _share_sentences(attack: str, before: Measurement | None, after: Measurement
         yield f"The {name} could not be run on the final model."
         return
     earlier = before.attacks.get(attack) if before is not None else None
-    yield f"The {name} used here calls {share(now)} of the forgotten examples members{_earlier(earlier)}."
+    yield f"The {name} recognises {share(now)} of the forgotten records as training data{_earlier(earlier)}."
+    figure = after.figures.get(attack)
+    if figure is not None and figure.called is not None and figure.called.high - figure.called.low > WIDE:
+        low, high = (f"{100 * end:.0f}" for end in (figure.called.low, figure.called.high))
+        yield (
+            f"With so few records ({figure.num_forgotten:,}) the true share may lie between {low} and "
+            f"{high}\u202f%."
+        )
     power = after.attacks.get(CONFIDENCE_POWER) if attack == CONFIDENCE else None
     if power is not None:
-        weak = ": hardly better than guessing, so its answer says little" if power < WEAK_ATTACK else ""
-        yield (
-            f"On retained and test examples whose truth is known, the confidence attack is right in "
-            f"{share(power)} of the cases (50\u202f% is guessing){weak}."
-        )
+        weak = ", hardly better than guessing: ignore its result" if power < WEAK_ATTACK else ""
+        yield f"Where the truth is known, the {name} is right in {round(100 * power)} of 100 cases{weak}."
 
 
 def _earlier(value: float | None) -> str:
     return "" if value is None else f", {share(value)} before"
+
+
+def _records(target: str) -> str:
+    """Return a target in the words of its readers: `5 records of client 3`."""
+    return re.sub(r"^([\d,]+) sample(s?) of ", r"\1 record\2 of ", target)
 
 
 def interval(estimate: Estimate | None, *, as_share: bool) -> str:

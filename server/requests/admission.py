@@ -8,25 +8,20 @@ because a federation can change while a request waits.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
-from server.ledger import UNBOUNDED, Allowance, Ledger, NewRequest
-from unlearning.errors import AlreadyForgotten, InvalidRequest, UnknownClient
+from server.ledger import FEDERATION, UNBOUNDED, Allowance, Ledger, NewRequest
+from server.requests.privacy_budget import check_budget
+from unlearning.errors import InvalidRequest, UnknownClient
+from unlearning.methods.eligibility import FederationProfile, check_eligible
+from unlearning.methods.method import Method
+from unlearning.methods.preparation import Prepared
+from unlearning.methods.registry import check_supports, method_named, preparations, validated_parameters
+from unlearning.methods.safe_range import beyond_safe_range
 from unlearning.pseudonyms import PREFIX, is_keyed, names_of
-from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Exclusions, Granularity, Target
+from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Target
 from unlearning.runtime.json_codec import from_plain
-
-if TYPE_CHECKING:
-    from unlearning.methods.eligibility import FederationProfile
-    from unlearning.methods.method import MethodParameters
-    from unlearning.methods.preparation import Prepared
-
-FEDERATION = "federation"
-"""The fact under which the ledger knows what the federation is."""
-
-SITE = "site"
-"""The role in which the ServerApp files what a client asks for at its own site."""
 
 # How many ids an error message lists; a federation may have thousands of clients.
 _SHOWN = 20
@@ -51,8 +46,7 @@ def admit(
         UnknownMethod: there is no such method.
         UnsupportedRequest: the method does not work at this granularity, or not in this federation.
         UnknownClient: the federation has no such client.
-        AlreadyForgotten: nothing is left of the target.
-        ConflictingRequest: a request for the same target is open, or the submitter's key made another one.
+        ConflictingRequest: the submitter's key made another request.
         LimitExceeded: the submitter has too many open requests, or is over its quota.
         LedgerUnavailable: the ledger cannot be written.
     """
@@ -61,47 +55,45 @@ def admit(
     _check_text("submitter's name", new.submitted_by)
     _check_ids(new.target)
     target = ledger.key_target(new.target)
-    complete = _complete_parameters(target, new.method, new.parameters, by_operator=by_operator)
-    # A request sent twice gets its first answer, also when its client has been forgotten since.
-    if ledger.find(new.idempotency_key, new.submitted_by, new.submitted_role) is None:
-        _check_target(ledger, target)
-        _check_eligible(ledger, target, new.method, complete)
-    return ledger.submit(replace(new, target=target, parameters=complete), now=now, allowance=allowance)
+    method, complete = _resolve(target, new.method, new.parameters, by_operator=by_operator)
+    # A request sent twice gets its first answer. What is forgotten already is answered by the deletion that forgot it.
+    if ledger.requests.find(new.idempotency_key, new.submitted_by, new.submitted_role) is None:
+        _check_client(ledger, target)
+        if not ledger.answers(target):
+            _check_eligible(ledger, target, method, complete)
+    return ledger.requests.submit(
+        replace(new, target=target, parameters=complete), now=now, allowance=allowance
+    )
 
 
 def check_admissible(ledger: Ledger, target: Target, *, method: str, parameters: Mapping[str, Any]) -> None:
-    """Refuse what `admit` would refuse, but for open requests and idempotency keys.
+    """Refuse what `admit` would refuse, but for idempotency keys.
 
     Raises:
         InvalidRequest: a parameter is malformed.
         UnknownMethod: there is no such method.
         UnsupportedRequest: the method does not work at this granularity, or not in this federation.
         UnknownClient: the federation has no such client.
-        AlreadyForgotten: nothing is left of the target.
     """
-    complete = _complete_parameters(
-        target, method, parameters, by_operator=True
-    )  # who filed it was checked then
-    _check_target(ledger, target)
-    _check_eligible(ledger, target, method, complete)
+    found, complete = _resolve(target, method, parameters, by_operator=True)  # its filer was checked then
+    _check_client(ledger, target)
+    _check_eligible(ledger, target, found, complete)
 
 
-def _complete_parameters(
-    target: Target, method: str, parameters: Mapping[str, Any], *, by_operator: bool
-) -> Mapping[str, Any]:
-    # Imported here because it brings in PyTorch, and the command line needs only parse_sample_ids.
-    from unlearning.methods.registry import check_supports, method_named, validated_parameters
-    from unlearning.methods.safe_range import beyond_safe_range
-
-    chosen = method_named(method)
-    check_supports(chosen, target)
-    valid: MethodParameters = validated_parameters(chosen, parameters)
+def _resolve(
+    target: Target, name: str, parameters: Mapping[str, Any], *, by_operator: bool
+) -> tuple[Method, Mapping[str, Any]]:
+    """Return the method of this name and all its parameters, defaults included."""
+    method = method_named(name)
+    check_supports(method, target)
+    valid = validated_parameters(method, parameters)
     beyond = "" if by_operator else "; ".join(beyond_safe_range(valid))
     if beyond:
         raise InvalidRequest(
-            f"Only an operator may ask {method} for {beyond}. Stay within the range, or ask the federation's operator."
+            f"Only an operator may ask {name} for {beyond}. Stay within the range, or ask the federation's operator.",
+            code="beyond-safe-range",
         )
-    return valid.model_dump(mode="json")
+    return method, valid.model_dump(mode="json")
 
 
 def _check_ids(target: Target) -> None:
@@ -114,35 +106,32 @@ def _check_ids(target: Target) -> None:
         )
 
 
-def _check_target(ledger: Ledger, target: Target) -> None:
+def _check_client(ledger: Ledger, target: Target) -> None:
     if target.client_id is not None and not ledger.has_client(target.client_id):
         known = [client.client_id for client in ledger.clients()]
         if not known:
             raise UnknownClient(
                 f"There is no client {target.client_id!r}: the federation has not started, no client "
-                "has joined yet. Start it, then try again."
+                "has joined yet. Start it, then try again.",
+                code="not-started",
             )
-        raise UnknownClient(f"There is no client {target.client_id!r}. Known: {_some(known, ', ')}.")
-    _refuse_if_forgotten(ledger.exclusions(concerning=target), target)
+        raise UnknownClient(
+            f"There is no client {target.client_id!r}. Known: {_some(known, ', ')}.", code="no-such-client"
+        )
 
 
-def _check_eligible(ledger: Ledger, target: Target, method: str, parameters: Mapping[str, Any]) -> None:
+def _check_eligible(ledger: Ledger, target: Target, method: Method, parameters: Mapping[str, Any]) -> None:
     """Refuse what this federation cannot serve; one that has not said what it is checks that when it starts."""
     federation = federation_of(ledger)
     if federation is None:
         return
-    from server.requests.privacy_budget import check_budget
-    from unlearning.methods.eligibility import check_eligible
-    from unlearning.methods.registry import method_named, preparations
-
     prepared = preparations(federation.prepare)
-    check_eligible(
-        method_named(method), _name_samples(ledger, target, prepared.values()), federation, prepared
-    )
+    named = _name_samples(ledger, target, prepared.values())
+    check_eligible(method, named, federation, prepared)
     check_budget(ledger, target, method, parameters)
 
 
-def _name_samples(ledger: Ledger, target: Target, prepared: Iterable["Prepared"]) -> Target:
+def _name_samples(ledger: Ledger, target: Target, prepared: Iterable[Prepared]) -> Target:
     """Return `target` with those ids in clear that preparations name: they compare them."""
     if ledger.keys is None or target.client_id is None or not target.sample_ids:
         return target
@@ -151,32 +140,18 @@ def _name_samples(ledger: Ledger, target: Target, prepared: Iterable["Prepared"]
     return replace(target, sample_ids=frozenset(names.get(item, item) for item in target.sample_ids))
 
 
-def federation_of(ledger: Ledger) -> "FederationProfile | None":
+def federation_of(ledger: Ledger) -> FederationProfile | None:
     """Return what the ServerApp has written down of its federation; None before its first start."""
-    from unlearning.methods.eligibility import FederationProfile
-
     known = ledger.facts().get(FEDERATION)
     return None if known is None else from_plain(FederationProfile, known)
 
 
-def _refuse_if_forgotten(forgotten: Exclusions, target: Target) -> None:
-    if target.client_id is not None and forgotten.is_forgotten(target.client_id):
-        raise AlreadyForgotten(f"Client {target.client_id} is already forgotten; nothing is left to do.")
-    if target.granularity is Granularity.SAMPLE:
-        assert target.client_id is not None
-        if target.sample_ids <= forgotten.of(target.client_id).sample_ids:
-            raise AlreadyForgotten(
-                f"All {len(target.sample_ids):,} named sample(s) of client {target.client_id} are already "
-                "forgotten; nothing is left to do."
-            )
-    if target.granularity is Granularity.CLASS and target.class_label in forgotten.classes:
-        raise AlreadyForgotten(f"Class {target.class_label} is already forgotten; nothing is left to do.")
-
-
 def _check_text(what: str, text: str) -> None:
     if not text or len(text) > MAX_ID_LENGTH or not text.isprintable():
-        # Not repeated: a message is logged, and whoever knows a key can learn what it was used for.
-        raise InvalidRequest(f"Malformed {what}: it is 1 to {MAX_ID_LENGTH} printable characters.")
+        # Not repeated: a message is logged, and a reader who knows a key could learn what it was used for.
+        raise InvalidRequest(
+            f"Malformed {what}: it is 1 to {MAX_ID_LENGTH} printable characters.", code="malformed-text"
+        )
 
 
 def _some(items: Sequence[str], separator: str) -> str:

@@ -10,8 +10,7 @@ from typing import Any
 
 from server.ledger import Ledger, RoundRecord
 from server.requests.admission import check_admissible, federation_of
-from server.requests.comparisons import compared
-from server.requests.plan import Measured, Plan, PlannedMethod
+from server.requests.plan_data import Measured, Plan, PlannedMethod, compared
 from unlearning.errors import RequestError, UnknownClient
 from unlearning.methods.costs import CostSymbols, recovery_cost
 from unlearning.methods.eligibility import FederationProfile
@@ -21,7 +20,7 @@ from unlearning.methods.registry import METHODS, preparations, validated_paramet
 from unlearning.requests import Granularity, Status, Target
 
 _RECENT = 20
-"""So many of the newest training rounds say what a round takes."""
+"""How many of the newest training rounds say what a round takes."""
 
 
 def plan(ledger: Ledger, target: Target) -> Plan:
@@ -60,8 +59,9 @@ def plan(ledger: Ledger, target: Target) -> Plan:
 def past_deletions(ledger: Ledger) -> dict[str, Measured]:
     """Return what the completed deletions took, by method: unlearning and recovery together."""
     results: dict[str, list[Mapping[str, Any]]] = {}
-    for request in ledger.list_requests(statuses=(Status.COMPLETED,)):
-        results.setdefault(request.method, []).append(request.result)
+    for request in ledger.requests.select(statuses=(Status.COMPLETED,)):
+        if not request.answered_by:  # by an earlier deletion, which is counted
+            results.setdefault(request.method, []).append(request.result)
     return {
         method: Measured(
             deletions=len(items),
@@ -108,7 +108,7 @@ def _plan_method(
 
 
 def waits_for(method: Method, target: Target, online: set[str]) -> str:
-    """Return whom a request would wait for; empty if it can be served."""
+    """Return the client that a request would wait for; empty if it can be served."""
     needs_it = method.info.needs & {Need.REQUESTER_ONLINE, Need.EVERY_CLIENT_ONLINE}
     if target.client_id is not None and target.client_id not in online and needs_it:
         return f"client {target.client_id}"

@@ -13,7 +13,7 @@ from unlearning.certified.sensitivity import Sensitivity
 from unlearning.errors import MethodFailed, UnsupportedRequest
 from unlearning.methods.method import Method
 from unlearning.methods.preparation import NoiseBudget
-from unlearning.methods.registry import METHODS, method_named
+from unlearning.methods.registry import METHODS
 from unlearning.requests import Target
 from unlearning.runtime.json_codec import from_plain
 
@@ -47,23 +47,23 @@ def may_serve_together(settings: RunSettings, method: Method) -> bool:
 def earlier_releases(ledger: Ledger) -> tuple[AccountedRelease, ...]:
     """Return the releases with noise so far, in their order, those of attempts that failed since included."""
     releases: dict[tuple[str, str], AccountedRelease] = {}
-    for request in ledger.list_requests():
+    for request in ledger.requests.select():
         if request.method not in METHODS or not METHODS[request.method].info.draws_noise:
             continue
-        for event in ledger.all_events(request.id):
+        for event in ledger.events.all(request.id):
             if event.kind == RELEASED:
                 release = from_plain(AccountedRelease, event.detail, exactly=True)
                 releases[release.name, release.after] = release
     return tuple(sorted(releases.values(), key=lambda one: one.number))
 
 
-def check_budget(ledger: Ledger, target: Target, method: str, parameters: Mapping[str, Any]) -> None:
+def check_budget(ledger: Ledger, target: Target, method: Method, parameters: Mapping[str, Any]) -> None:
     """Refuse a request by a method that draws noise for which the budget, as far as the ledger says, does not suffice.
 
     Raises:
         UnsupportedRequest: it would exceed the budget, or brings noise of its own to a federation that has one.
     """
-    fact = ledger.facts().get(FACT) if method_named(method).info.draws_noise else None
+    fact = ledger.facts().get(FACT) if method.info.draws_noise else None
     if fact is None or target.client_id not in fact["sensitivities"]:
         return
     if parameters.get("epsilon") is not None:

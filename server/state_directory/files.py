@@ -4,6 +4,7 @@ from logging import getLogger
 from pathlib import Path
 
 from server.state_directory.ledger_address import LEDGER_FILE
+from unlearning.errors import BackupError
 from unlearning.protocol import VERSION_FILE, claim_directory
 from unlearning.runtime.durable_files import close_state, erase_partials, make_private
 
@@ -14,12 +15,17 @@ SETTINGS_FILE = "settings.json"
 """The run's settings, which say what model a checkpoint's vector belongs to."""
 UNDONE_FILE, RESIDUE_FILE = "undone-by-restore.json", "residue-erased.json"
 NOISE_SECRET = "noise-secret"
-"""What the noise of released models is derived from (`server.state_directory.noise_secret`)."""
+"""What the noise of released models is derived from (`unlearning.certified.noise_secret`): 32 bytes, mode 600.
+
+It is in no ledger, report, certificate, log or message. A reader of it can subtract the noise from released models;
+without it no release can be repeated.
+"""
 SUBJECT_KEY = "subject-key"
 """The key of the hashes that stand for sample ids (`server.state_directory.subject_key`)."""
 CALLBACKS = "callbacks"
-"""Whom the deletion service still has to tell what became of a request (`server.http_api.callbacks`)."""
-REPLACED, RESTORING = "replaced-", "restoring"
+"""Callbacks that the deletion service still owes (`server.http_api.callbacks`)."""
+REPLACED, RESTORING, RESTORE_JOURNAL = "replaced-", "restoring", "restoring.json"
+"""What restores moved aside, the copies of one, and its journal (`server.operations.restore`)."""
 SUPERLINK_DATABASE = Path("/var/lib/flower-unlearning/superlink.db")
 """Flower's own, beside the state directory, where deploy/ puts it."""
 FOLDERS = (CHECKPOINTS, KEPT, REPORTS, SHADOWS)
@@ -38,6 +44,20 @@ _OURS = (
 )
 
 
+def refuse_half_restored(state_dir: Path) -> None:
+    """Refuse a state directory whose restore was broken off.
+
+    Raises:
+        BackupError: says how to finish it.
+    """
+    if (state_dir / RESTORE_JOURNAL).exists():
+        raise BackupError(
+            f"A restore into {state_dir} was broken off half-way. Finish it first: "
+            "flower-unlearn restore BACKUP --state-dir DIR, as before.",
+            code="half-restored",
+        )
+
+
 def private_state(state_dir: Path) -> None:
     """Make the directory if need be, and close to others what this program keeps in it; say what was open.
 
@@ -51,7 +71,7 @@ def private_state(state_dir: Path) -> None:
 
 
 def erase_unfinished(state_dir: Path) -> None:
-    """Erase what a killed process left half-written; it may carry what was forgotten. For the one who may write."""
+    """Erase what a killed process left half-written; it may carry what was forgotten. Only the ServerApp calls this."""
     for folder in FOLDERS:
         for path in erase_partials(state_dir / folder):
             _log.info("%s was left half-written by a process that died; erased.", path)

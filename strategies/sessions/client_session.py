@@ -1,16 +1,13 @@
 """The client half of a session: connect, answer messages until the End, connect again if the stream breaks.
 
-Messages are answered one after the other. While one is computed nothing is read, so gRPC's flow control
-holds the server back; what goes out waits in a queue of a few chunks. A message that comes again, because
-the stream broke before its answer arrived, is answered from memory.
+Messages are answered one after the other. While one is computed nothing is read, so gRPC's flow control holds the
+server back. A message that comes again, because the stream broke before its answer arrived, is answered from memory.
 """
 
 import queue
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from logging import getLogger
 from typing import Any
 
@@ -19,7 +16,7 @@ from flwr.app import Message, RecordDict
 
 from strategies.messages import with_values
 from strategies.sessions import session_pb2 as pb
-from strategies.sessions.endpoint import Tls, open_channel
+from strategies.sessions.endpoint import open_channel
 from strategies.sessions.framing import Assembler, Payload, frames
 from strategies.sessions.payloads import (
     ACCOUNT,
@@ -29,6 +26,7 @@ from strategies.sessions.payloads import (
     told_message,
 )
 from strategies.sessions.session_pb2_grpc import SessionServiceStub
+from strategies.tls_files import TlsFiles
 from unlearning.errors import SessionError
 from unlearning.protocol import own_version
 from unlearning.runtime.growing_pause import GrowingPause
@@ -39,7 +37,6 @@ _log = getLogger(__name__)
 RECONNECT_S = 30.0
 MAX_INSTRUCTION_BYTES = 2**33
 _PAUSE = GrowingPause(first_s=0.5, longest_s=4.0)
-_QUEUED_FRAMES = 4
 _FINAL = frozenset(
     {
         grpc.StatusCode.UNAUTHENTICATED,
@@ -61,7 +58,7 @@ def run_client_session(
     node_id: int,
     *,
     is_over: Callable[[], bool] = lambda: False,
-    tls: Tls | None = None,
+    tls: TlsFiles | None = None,
     reconnect_s: float = RECONNECT_S,
 ) -> SessionStatistics:
     """Answer the session's messages until its End.
@@ -74,15 +71,17 @@ def run_client_session(
             three times its own deadline.
         ConfigurationError: a TLS file cannot be read.
     """
-    started = time.monotonic()
     with open_channel(invitation.address, tls) as channel:
-        attendance = _ClientSession(channel, invitation, answer, node_id, is_over, reconnect_s)
-        attendance.run()
-    return replace(attendance.account, seconds=time.monotonic() - started)
+        session = _ClientSession(channel, invitation, answer, node_id, is_over, reconnect_s)
+        session.run()
+    return session.account
 
 
 class _ClientSession:
-    """One client's stay in a session, over as many connections as it takes."""
+    """One client's stay in a session, over as many connections as it takes.
+
+    gRPC's sending thread takes frames when the network has room for one, so an answer is never copied as a whole.
+    """
 
     def __init__(
         self,
@@ -93,18 +92,30 @@ class _ClientSession:
         is_over: Callable[[], bool],
         reconnect_s: float,
     ) -> None:
-        self.account = SessionStatistics()
         self._stub: Any = SessionServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
         self._invitation = invitation
         self._answer = answer
         self._node_id = node_id
         self._is_over = is_over
-        self._started = time.monotonic()
         self._reconnect_s = reconnect_s
         self._idle_s = 3 * invitation.timeout_s
-        self._contact_at = time.monotonic()
+        self._started = self._contact_at = time.monotonic()
         self._last: Payload | None = None
         self._has_ended = self._is_leaving = False
+        self._connections = self._instructions = self._bytes_sent = self._bytes_received = 0
+        self._seconds_computing = 0.0
+
+    @property
+    def account(self) -> SessionStatistics:
+        """What the client has done so far."""
+        return SessionStatistics(
+            instructions=self._instructions,
+            seconds_computing=self._seconds_computing,
+            seconds=time.monotonic() - self._started,
+            bytes_sent=self._bytes_sent,
+            bytes_received=self._bytes_received,
+            connections=self._connections,
+        )
 
     def run(self) -> None:
         """Connect until the End has come."""
@@ -120,83 +131,89 @@ class _ClientSession:
             if time.monotonic() - self._contact_at > self._reconnect_s:
                 raise SessionError(
                     f"The session at {self._invitation.address} cannot be reached for {self._reconnect_s:g} s: "
-                    f"{reason}. Check session-address, the firewall and the certificates."
+                    f"{reason}. Check session-address, the firewall and the certificates.",
+                    code="unreachable",
                 )
             failures = failures + 1 if self._contact_at == contact_at else 1
             time.sleep(_PAUSE.after(failures))
 
     def _connect_once(self) -> str | None:
-        """Return one connection: None when the End has come, else why it broke.
+        """Serve one connection; return None when the End has come, else why it broke.
 
         Raises:
-            SessionError: the server refuses this client, or asks nothing any more.
+            SessionError: the server refuses this client, or does not ask anything any more.
         """
-        self.account = replace(self.account, connections=self.account.connections + 1)
-        received = self.account.bytes_received
-        outgoing: queue.Queue[pb.Frame | None] = queue.Queue(_QUEUED_FRAMES)
-        outgoing.put(
-            pb.Frame(
-                hello=pb.Hello(
-                    session_id=self._invitation.session_id,
-                    token=self._invitation.token,
-                    connection=self.account.connections,
-                    protocol_version=own_version(),
-                )
-            )
+        self._connections += 1
+        received = self._bytes_received
+        outgoing: queue.SimpleQueue[Iterable[pb.Frame] | None] = queue.SimpleQueue()
+        hello = pb.Hello(
+            session_id=self._invitation.session_id,
+            token=self._invitation.token,
+            connection=self._connections,
+            protocol_version=own_version(),
         )
-        call = self._stub.Attend(iter(outgoing.get, None))
+        call = self._stub.Attend(self._sent(hello, outgoing))
         is_idle = threading.Event()
         try:
-            return None if self._converse(call, outgoing, is_idle) else "the server closed the stream"
+            self._converse(call, outgoing, is_idle)
         except grpc.RpcError as exc:
             if is_idle.is_set():
-                raise SessionError(f"The server asked nothing for {self._idle_s:g} s.") from exc
+                raise SessionError(f"The server asked nothing for {self._idle_s:g} s.", code="idle") from exc
             code = exc.code() if isinstance(exc, grpc.Call) else None
             reason = exc.details() if isinstance(exc, grpc.Call) else str(exc)
-            is_too_large = (
-                code is grpc.StatusCode.RESOURCE_EXHAUSTED and self.account.bytes_received > received
-            )
+            is_too_large = code is grpc.StatusCode.RESOURCE_EXHAUSTED and self._bytes_received > received
             if code in _FINAL or is_too_large:
-                raise SessionError(f"The session's server refuses this client: {reason}") from exc
+                raise SessionError(
+                    f"The session's server refuses this client: {reason}", code="refused"
+                ) from exc
             return str(reason)
         finally:
             call.cancel()
-            _close(outgoing)
+            outgoing.put(None)
+        return None if self._has_ended else "the server closed the stream"
+
+    def _sent(
+        self, hello: pb.Hello, outgoing: "queue.SimpleQueue[Iterable[pb.Frame] | None]"
+    ) -> Iterator[pb.Frame]:
+        """Yield the Hello, and the frames of what is put into `outgoing`, until that is None."""
+        yield pb.Frame(hello=hello)
+        while (part := outgoing.get()) is not None:
+            for frame in part:
+                yield frame
+                self._bytes_sent += frame.ByteSize()
+                self._contact_at = time.monotonic()
 
     def _converse(
-        self, call: Any, outgoing: "queue.Queue[pb.Frame | None]", is_idle: threading.Event
-    ) -> bool:
-        """Answer what comes over one stream; whether the End came."""
+        self,
+        call: Any,
+        outgoing: "queue.SimpleQueue[Iterable[pb.Frame] | None]",
+        is_idle: threading.Event,
+    ) -> None:
+        """Answer what comes over one stream."""
         assembler = Assembler(MAX_INSTRUCTION_BYTES)
-        while True:
-            payload = self._next_payload(call, assembler, is_idle)
-            if payload is None:
-                return self._has_ended
+        while (payload := self._next_payload(call, assembler, is_idle)) is not None:
             if self._is_leaving:  # it came while this client said that it leaves
                 continue
-            for frame in frames(self._reply(payload)):
-                if not _put(outgoing, frame, call):
-                    break  # the stream broke; reading on says why
-                self._count(sent=frame.ByteSize())
+            outgoing.put(frames(self._reply(payload)))
             self._contact_at = time.monotonic()
             if self._is_over():
                 self._is_leaving = True
-                _put(outgoing, pb.Frame(end=pb.End()), call)
+                outgoing.put([pb.Frame(end=pb.End())])
 
     def _next_payload(self, call: Any, assembler: Assembler, is_idle: threading.Event) -> Payload | None:
         """Return the next message; None when the stream ended, with or without an End."""
 
-        def give_up() -> None:
+        def leave() -> None:
             is_idle.set()
             call.cancel()
 
-        patience = threading.Timer(self._idle_s, give_up)
+        patience = threading.Timer(self._idle_s, leave)
         patience.daemon = True
         patience.start()
         try:
             for frame in call:
                 self._contact_at = time.monotonic()
-                self._count(received=frame.ByteSize())
+                self._bytes_received += frame.ByteSize()
                 if frame.WhichOneof("kind") == "end":
                     self._has_ended = True
                     return None
@@ -212,42 +229,8 @@ class _ClientSession:
             return self._last
         started = time.monotonic()
         content = self._answer(told_message(payload, self._node_id))
-        self.account = replace(
-            self.account,
-            instructions=self.account.instructions + 1,
-            seconds_computing=self.account.seconds_computing + time.monotonic() - started,
-            seconds=time.monotonic() - self._started,
-        )
+        self._instructions += 1
+        self._seconds_computing += time.monotonic() - started
         told = with_values(content, {ACCOUNT: to_plain(self.account)})
         self._last = answer_payload(payload.exchange, told)
         return self._last
-
-    def _count(self, *, sent: int = 0, received: int = 0) -> None:
-        self.account = replace(
-            self.account,
-            bytes_sent=self.account.bytes_sent + sent,
-            bytes_received=self.account.bytes_received + received,
-        )
-
-
-def _put(outgoing: "queue.Queue[pb.Frame | None]", frame: pb.Frame, call: Any) -> bool:
-    """Queue a frame, waiting while the stream is slow; False when the stream has ended."""
-    while call.is_active():
-        try:
-            outgoing.put(frame, timeout=0.5)
-        except queue.Full:
-            continue
-        return True
-    return False
-
-
-def _close(outgoing: "queue.Queue[pb.Frame | None]") -> None:
-    """Let gRPC's sending thread end, whatever still waits."""
-    while True:
-        try:
-            outgoing.put_nowait(None)
-        except queue.Full:
-            with suppress(queue.Empty):
-                outgoing.get_nowait()
-        else:
-            return

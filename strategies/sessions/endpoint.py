@@ -5,10 +5,8 @@ the client does not connect without. On loopback (demo, tests) plain text is all
 """
 
 import resource
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -16,9 +14,9 @@ import grpc
 
 from strategies.sessions.framing import MAX_FRAME_BYTES
 from strategies.settings.run_config import RunSettings
-from strategies.tls_files import is_loopback, read_pem
+from strategies.tls_files import TLS_SETTINGS, TlsFiles, is_loopback
 from strategies.waiting_places import network_of
-from unlearning.errors import ConfigurationError, SessionError
+from unlearning.errors import SessionError
 
 MAX_CLIENTS = 500
 """Each client of a session holds a thread of the server; those beyond are not invited."""
@@ -27,7 +25,6 @@ MAX_ARRIVING = 256
 _SPARE_THREADS = 64  # for streams that are being refused or closed
 _MAX_CONNECTIONS = 20_000
 
-TLS_SETTINGS = ("session-tls-ca", "session-tls-cert", "session-tls-key")
 _KEEPALIVE = (
     # A machine that vanished without a word is found out within a minute, also while it computes.
     ("grpc.keepalive_time_ms", 20_000),
@@ -47,38 +44,6 @@ _SERVER_OPTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """PEM files: the authority that the other side must be certified by, and one's own certificate and key."""
-
-    ca: Path
-    certificate: Path
-    key: Path
-
-    @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> "Tls | None":
-        """Return what `session-tls-ca`, `-cert` and `-key` name; None where all are empty.
-
-        Raises:
-            ConfigurationError: only some are given.
-        """
-        values = {name: str(settings.get(name, "")) for name in TLS_SETTINGS}
-        missing = [name for name, value in values.items() if not value]
-        if len(missing) == len(values):
-            return None
-        if missing:
-            raise ConfigurationError([f"{name}: it goes together with the other two." for name in missing])
-        return cls(*(Path(value).expanduser() for value in values.values()))
-
-    def read(self) -> tuple[bytes | None, ...]:
-        """Return the files' contents: authority, certificate, key.
-
-        Raises:
-            ConfigurationError: lists every file that cannot be read.
-        """
-        return tuple(read_pem(dict(zip(TLS_SETTINGS, (self.ca, self.certificate, self.key), strict=True))))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """A server's place for sessions.
@@ -89,7 +54,7 @@ class Endpoint:
     address: str
     bind: str
     timeout_s: float
-    tls: Tls | None = None
+    tls: TlsFiles | None = None
 
     @classmethod
     def from_settings(cls, settings: RunSettings) -> "Endpoint | None":
@@ -101,7 +66,7 @@ class Endpoint:
         """
         if not settings.session_address:
             return None
-        tls = Tls.from_settings(settings.to_run_config())
+        tls = TlsFiles.from_settings(settings.to_run_config())
         if tls is not None:
             tls.read()
         return cls(
@@ -117,10 +82,11 @@ class Endpoint:
         Raises:
             SessionError: the address is taken, or open to other machines without TLS.
         """
-        if self.tls is None and not is_loopback(self.bind):
+        if (self.tls is None or self.tls.ca is None) and not is_loopback(self.bind):
             raise SessionError(
                 f"Sessions at {self.bind} could be reached from other machines, so both sides must prove who "
-                f"they are: set {', '.join(TLS_SETTINGS)}, or bind to 127.0.0.1."
+                f"they are: set {', '.join(TLS_SETTINGS)}, or bind to 127.0.0.1.",
+                code="no-tls",
             )
         # Of those that attend, are ending, arrive; gRPC's own limit on streams would count all alike.
         threads = ThreadPoolExecutor(
@@ -132,16 +98,11 @@ class Endpoint:
             if self.tls is None:
                 server.add_insecure_port(self.bind)
             else:
-                ca, certificate, key = self.tls.read()
-                assert key is not None
-                assert certificate is not None
-                server.add_secure_port(
-                    self.bind,
-                    grpc.ssl_server_credentials([(key, certificate)], ca, require_client_auth=True),
-                )
+                server.add_secure_port(self.bind, self.tls.server_credentials())
         except RuntimeError as exc:
             raise SessionError(
-                f"Cannot listen for sessions at {self.bind}. Does another server process still hold the port?"
+                f"Cannot listen for sessions at {self.bind}. Does another server process still hold the port?",
+                code="port-taken",
             ) from exc
         return server
 
@@ -162,7 +123,7 @@ def _max_connections() -> int:
     return _MAX_CONNECTIONS if most == resource.RLIM_INFINITY else min(_MAX_CONNECTIONS, most // 2)
 
 
-def open_channel(address: str, tls: Tls | None) -> grpc.Channel:
+def open_channel(address: str, tls: TlsFiles | None) -> grpc.Channel:
     """Return a client's connection to the sessions at `address`.
 
     Raises:
@@ -177,11 +138,11 @@ def open_channel(address: str, tls: Tls | None) -> grpc.Channel:
     if is_loopback(address):
         options.append(("grpc.enable_http_proxy", 0))  # a proxy cannot reach this machine's loopback
     if tls is not None:
-        ca, certificate, key = tls.read()
-        return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, certificate), options)
+        return grpc.secure_channel(address, tls.channel_credentials(), options)
     if not is_loopback(address):
         raise SessionError(
             f"The session at {address} is on another machine: give this node "
-            f"{', '.join(TLS_SETTINGS)} in its --node-config."
+            f"{', '.join(TLS_SETTINGS)} in its --node-config.",
+            code="no-tls",
         )
     return grpc.insecure_channel(address, options)

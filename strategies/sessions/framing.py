@@ -95,14 +95,14 @@ class Assembler:
             elif kind == "chunk" and self._header is not None:
                 self._fill(frame.chunk.data)
             else:
-                raise SessionError(f"A frame of kind {kind!r} came out of order.")
+                raise SessionError(f"A frame of kind {kind!r} came out of order.", code="out-of-order")
             if len(self._sections) < len(self._sizes) or len(self._sections[-1]) < self._sizes[-1]:
                 return None
             assert self._header is not None
             header, self._header = self._header, None
             return self._payload(header)
         except UpdateRefused as exc:
-            raise SessionError(str(exc)) from exc
+            raise SessionError(str(exc), code=exc.code, **exc.fields) from exc
 
     def _begin(self, header: pb.Header) -> None:
         sizes = [header.json_bytes]
@@ -110,19 +110,23 @@ class Assembler:
         if len(names) < len(header.arrays) or len(names) > MAX_ARRAYS or header.json_bytes > MAX_JSON_BYTES:
             raise SessionError(
                 f"A payload of {header.json_bytes:,} bytes of JSON and {len(header.arrays):,} arrays of {len(names):,} "
-                f"names is announced; {MAX_JSON_BYTES:,} bytes and {MAX_ARRAYS:,} arrays are the limit."
+                f"names is announced; {MAX_JSON_BYTES:,} bytes and {MAX_ARRAYS:,} arrays are the limit.",
+                code="too-much-announced",
             )
         for array in header.arrays:
             if array.is_known:
                 if array.content_hash not in self._kept:
                     raise SessionError(
-                        f"Array {as_line(array.name, 40)!r} is said to be known here and is not."
+                        f"Array {as_line(array.name, 40)!r} is said to be known here and is not.",
+                        code="unknown-array",
                     )
             else:
                 sizes.append(check_size(array.shape, check_dtype(array.dtype)))
         if sum(sizes) > self.limit_bytes:
             raise SessionError(
-                f"A payload of {sum(sizes):,} bytes is announced; the limit is {self.limit_bytes:,} bytes."
+                f"A payload of {sum(sizes):,} bytes is announced; the limit is {self.limit_bytes:,} bytes.",
+                code="payload-too-large",
+                limit=self.limit_bytes,
             )
         self._header = header
         self._sizes, self._sections = sizes, [bytearray()]
@@ -132,7 +136,11 @@ class Assembler:
         section, size = self._sections[-1], self._sizes[len(self._sections) - 1]
         expected = min(CHUNK_BYTES, size - len(section))
         if len(data) != expected:
-            raise SessionError(f"A chunk of {len(data):,} bytes came where {expected:,} were expected.")
+            raise SessionError(
+                f"A chunk of {len(data):,} bytes came where {expected:,} were expected.",
+                code="bad-chunk",
+                expected=expected,
+            )
         section += data
         self._skip_full()
 
@@ -156,7 +164,7 @@ class Assembler:
 
     def _keep(self, name: str, digest: str, array: NDArray[Any]) -> None:
         if content_hash(array) != digest:
-            raise SessionError(f"Array {name!r} is not what its hash says.")
+            raise SessionError(f"Array {name!r} is not what its hash says.", code="wrong-hash")
         self._kept = {digest: array}  # the newest only: an older model is not asked for again
 
 

@@ -1,6 +1,6 @@
 """What travels in a session: invitations, and Flower messages as payloads and back.
 
-A message's records keep their names and keys, so whoever reads them finds what would have come by Flower; arrays travel
+A message's records keep their names and keys, so their reader finds what would have come by Flower; arrays travel
 as their numbers and not as files of numpy's.
 """
 
@@ -58,7 +58,7 @@ class SessionStatistics:
 
     @classmethod
     def from_json(cls, value: Any) -> "SessionStatistics | None":
-        """Return what `to_plain` made of statistics; None where it is anything else, for a client may send that.
+        """Return what `to_plain` made of statistics; None where it is anything else, which a client may send.
 
         More is passed over.
         """
@@ -136,14 +136,15 @@ def answer_content(payload: Payload) -> RecordDict:
     text, metrics = payload.values.get(_TEXT), payload.values.get(METRICS, {})
     if not isinstance(text, str) or not isinstance(metrics, dict):
         raise UpdateRefused(
-            "The answer makes no records: its JSON is no text, or its metrics are not by name."
+            "The answer makes no records: its JSON is no text, or its metrics are not by name.",
+            code="no-records",
         )
     try:
         content = RecordDict({CONFIG: ConfigRecord({"json": text}), **_array_record(payload)})
         if metrics:
             content[METRICS] = MetricRecord(metrics)
     except (TypeError, ValueError) as exc:
-        raise UpdateRefused(f"The answer makes no records: {exc}") from exc
+        raise UpdateRefused(f"The answer makes no records: {exc}", code="no-records") from exc
     return content
 
 

@@ -3,12 +3,11 @@
 What sends and receives messages does not see the difference: the same message, the same answer, the same reasons. One
 Flower message invites a node; after that a message costs what the network costs, and no process start. A node is
 invited again when its stream has gone permanently, when it leaves, and after `LIFETIME_S`. A node that does not
-come is sent its message by Flower; one that says that it cannot is not invited again for a while.
+come is sent its message by Flower; one that reports that it cannot is not invited again for a while.
 """
 
 import math
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,16 +20,13 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-from strategies.exchange import NO_ANSWER, REFUSED, UNABLE, Failure, read_each, read_values
-from strategies.fetching import Fetches, Lost
-from strategies.messages import SESSION, WHOAMI, compose, count_bytes, round_of
-from strategies.sessions.by_flower import FlowerMessages
-from strategies.sessions.connections import ClientConnection, ClientConnections
+from strategies.exchange import NO_ANSWER, REFUSED, UNABLE, read_each
+from strategies.messages import WHOAMI
+from strategies.sessions.client_connections import ClientConnection, ClientConnections
 from strategies.sessions.endpoint import MAX_CLIENTS, Endpoint
-from strategies.sessions.payloads import INVITATION, Invitation, SharedArrays, answer_content, message_payload
+from strategies.sessions.invitations import FlowerMessages, Invitations
+from strategies.sessions.payloads import SharedArrays, answer_content, message_payload
 from strategies.sessions.session_pb2_grpc import add_SessionServiceServicer_to_server
-from unlearning.runtime.growing_pause import GrowingPause
-from unlearning.runtime.json_codec import to_plain
 from unlearning.untrusted import MAX_JSON_BYTES
 
 _log = getLogger(__name__)
@@ -41,14 +37,10 @@ ARRIVAL_S = 60.0
 """How long an invited client is waited for before its message goes by Flower."""
 LIFETIME_S = 600.0
 """How long one process of a client answers; then it ends, and the next message invites another."""
-WITHOUT = GrowingPause(first_s=60.0, longest_s=600.0)
-"""How long a node that says that it cannot come to a session is not invited again, by how often in a row it did not.
-One that says nothing may have been down: it is invited with its next message, and waits from the second time on."""
 ENDING_S = 30.0
 """How long the clients' processes are waited for at the end."""
-_POLL_S = 2.0  # how often Flower is asked whether an invitation was answered
 NODES_S = 1.0
-"""So old may be what the SuperLink said of who is online: to ask it takes longer than a round's arithmetic, and it
+"""How old the SuperLink's list of nodes online may be: to ask for it takes longer than a round's arithmetic, and it
 counts a node as online for half a minute after its last heartbeat."""
 _LOST = 1  # the code of an error reply, as Flower's own mean: no answer will come
 
@@ -69,14 +61,10 @@ class SessionGrid(Grid):
         self._reconnect_s = reconnect_s
         self._ids = count(1)
         self._lines = ClientConnections()
-        self._ending: list[ClientConnection] = []
         self._pending: dict[str, ClientConnection] = {}
         self._by_flower = FlowerMessages(grid)
-        self._returns = Fetches(grid)
-        self._without_until: dict[int, float] = {}
-        self._absences: Counter[int] = Counter()
+        self._invitations = Invitations(grid, endpoint)
         self._server: grpc.Server | None = None
-        self._polled_at = 0.0
         self._seen = 0
         self._shared: SharedArrays | None = None
         self._nodes: list[NodeInfo] = []
@@ -85,12 +73,13 @@ class SessionGrid(Grid):
     @property
     def bytes_sent(self) -> int:
         """Bytes of frames and of Flower messages to clients."""
-        return self._lines.bytes_sent + self._by_flower.bytes_sent
+        return self._lines.bytes_sent + self._by_flower.bytes_sent + self._invitations.messages.bytes_sent
 
     @property
     def bytes_received(self) -> int:
         """Bytes of frames and of Flower messages from clients."""
-        return self._lines.bytes_received + self._by_flower.bytes_received
+        by_flower = self._by_flower.bytes_received + self._invitations.messages.bytes_received
+        return self._lines.bytes_received + by_flower
 
     @contextmanager
     def session(self) -> Iterator[None]:
@@ -115,14 +104,14 @@ class SessionGrid(Grid):
         for line in list(self._lines.by_node.values()):
             self._end(line)
         deadline = time.monotonic() + ending_s
-        while self._ending and time.monotonic() < deadline:
-            self._poll_flower(after_s=0.0)
+        while self._invitations.num_open and time.monotonic() < deadline:
+            self._invitations.poll(self._lines, at_once=True)
             time.sleep(0.1)
         self._by_flower.close()
-        self._returns.close()
+        self._invitations.forget()
         self._server.stop(1.0).wait()
         self._server = None
-        self._ending, self._pending, self._lines = [], {}, ClientConnections()
+        self._pending, self._lines = {}, ClientConnections()
 
     def wait(self, seconds: float) -> None:
         """Wait for an answer that has come since the last look, `seconds` at most."""
@@ -146,7 +135,7 @@ class SessionGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Fetch the answers that have come to these messages, each once."""
-        self._poll_flower()
+        self._invitations.poll(self._lines)
         replies: list[Message] = []
         flower: list[str] = []
         with self._lines.changed:
@@ -215,7 +204,7 @@ class SessionGrid(Grid):
         if line is not None and not self._is_usable(line, now):
             self._end(line)
             line = None
-        if len(payload.values["json"]) > MAX_JSON_BYTES // 2 or self._without_until.get(node_id, 0.0) > now:
+        if len(payload.values["json"]) > MAX_JSON_BYTES // 2 or self._invitations.is_barred(node_id, now):
             if line is not None:  # its node executes one message at a time
                 self._end(line)
             return False
@@ -223,8 +212,7 @@ class SessionGrid(Grid):
         self._lines.reply_limit_bytes = max(self._lines.reply_limit_bytes, 8 * size + 2**24)
         if line is None and sum(not one.has_returned for one in self._lines.by_node.values()) >= MAX_CLIENTS:
             return False
-        if line is None:
-            line = self._invite(message)
+        line = line or self._invitations.send(self._lines, message)
         if line.asked is not None:
             self._pending.pop(line.asked.metadata.message_id, None)
         with self._lines.changed:
@@ -240,27 +228,8 @@ class SessionGrid(Grid):
             self._note_loss(line, now)
             return not line.lost and not line.is_leaving and now - line.invited_at < LIFETIME_S
 
-    def _invite(self, message: Message) -> ClientConnection:
-        node_id = message.metadata.dst_node_id
-        line = self._lines.open(node_id)
-        invitation = Invitation(
-            address=self._endpoint.address,
-            session_id=self._lines.session_id,
-            token=line.token,
-            timeout_s=self._endpoint.timeout_s,
-        )
-        asking = compose(node_id, SESSION, round_of(message), {INVITATION: to_plain(invitation)})
-        [line.invitation_id] = self._grid.push_messages([asking])
-        self._by_flower.bytes_sent += count_bytes(asking.content)
-        if not line.invitation_id:
-            line.lost, line.has_returned = "its invitation could not be handed to the SuperLink", True
-        _log.info("Session at %s: node %d is invited.", self._endpoint.address, node_id)
-        return line
-
     def _end(self, line: ClientConnection) -> None:
         self._lines.end(line)
-        if not line.has_returned:
-            self._ending.append(line)
 
     def _note_loss(self, line: ClientConnection, now: float) -> None:
         """Say in `lost` that the node is not waited for any more, once that is so."""
@@ -279,7 +248,7 @@ class SessionGrid(Grid):
             asked = line.asked
             assert asked is not None, "a message that is pending is its node's newest"
             if line.answer is not None:
-                self._absences.pop(line.node_id, None)
+                self._invitations.note_arrival(line.node_id)
                 found, refused = read_each({key: line.answer}, lambda _, payload: answer_content(payload))
                 if key in found:
                     return Message(found[key], reply_to=asked)
@@ -295,7 +264,7 @@ class SessionGrid(Grid):
         if line.is_unable:
             return Message(Error(UNABLE, line.lost), reply_to=asked)
         if line.attached_at is None and not line.is_refused:
-            self._note_absence(line, now)
+            self._invitations.note_absence(line, now)
         if not line.is_refused and (line.attached_at is None or line.is_leaving or not is_delivered):
             self._pending.pop(key)
             is_sent = line.attached_at is not None and self._send(asked)
@@ -304,54 +273,3 @@ class SessionGrid(Grid):
             if is_sent or key in self._by_flower:
                 return None
         return Message(Error(REFUSED if line.is_refused else _LOST, line.lost), reply_to=asked)
-
-    def _note_absence(self, line: ClientConnection, now: float) -> None:
-        """Note that a node did not come to the session."""
-        has_gone = (
-            line.has_returned and not line.cannot_come
-        )  # as Flower reports: its process, or the node itself
-        self._absences[line.node_id] += not has_gone
-        num = self._absences[line.node_id] - (not line.cannot_come)
-        pause_s = 0.0 if has_gone or num < 1 else WITHOUT.after(num)
-        self._without_until[line.node_id] = now + pause_s
-        _log.warning(
-            "Node %d did not come to the session (%s). Flower carries this message; it is invited again %s.",
-            *(line.node_id, line.lost, f"in {pause_s:.0f} s" if pause_s else "with the next"),
-        )
-
-    def _poll_flower(self, *, after_s: float = _POLL_S) -> None:
-        """Take in Flower's answers to invitations: a client has ended, or its process has died."""
-        waiting = {
-            line.invitation_id: line
-            for line in (*self._lines.by_node.values(), *self._ending)
-            if not line.has_returned
-        }
-        if not waiting or time.monotonic() - self._polled_at < after_s:
-            return
-        self._polled_at = time.monotonic()
-        for asked, reply in self._returns.pull(list(waiting)):
-            line = waiting.get(reply.metadata.reply_to_message_id if isinstance(reply, Message) else asked)
-            if line is not None and not isinstance(reply, Lost):  # Flower says so at last
-                with self._lines.changed:
-                    self._note_return(line, reply)
-        self._ending = [line for line in self._ending if not line.has_returned]
-
-    def _note_return(self, line: ClientConnection, reply: Message | str) -> None:
-        line.has_returned = True
-        if isinstance(reply, str):
-            line.lost, line.is_refused = reply, True
-            return
-        if reply.has_error():
-            line.lost = Failure(reply.error.reason or f"error code {reply.error.code}").reason
-            return
-        read, refused = read_each({"": reply}, lambda _, one: read_values(one.content))
-        if refused:
-            line.lost, line.is_refused = refused[""], True
-            return
-        self._by_flower.bytes_received += count_bytes(reply.content)
-        failure = read[""]
-        if isinstance(failure, Failure):
-            line.is_unable, line.cannot_come = failure.is_lasting, True
-            line.lost = failure.reason if failure.is_lasting else line.lost or failure.reason
-        else:
-            line.is_leaving = True

@@ -1,14 +1,18 @@
 """The settings of a run that are the server's: rounds, memory, sessions, deletion.
 
+None holds a secret: the SuperLink stores a run's configuration, and Flower sends it to every client. A secret comes by
+the environment (`server/state_directory/ledger_address.py`), or in a file of its owner that the configuration names.
+
 The sentence below a field is its row in docs/configuration.md, under the first line of its class (`make docs`).
 """
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from strategies.settings.secrets import SecretPlace
 from unlearning.training import LocalTraining
 from unlearning.verification.shadow_models import MOST
 
@@ -17,6 +21,20 @@ Points = Annotated[float, Field(ge=0, le=100)]
 DecayFactor = Annotated[float, Field(gt=0, le=1)]
 ShadowCount = Annotated[int, Field(ge=0, le=MOST)]
 Name = Annotated[str, Field(min_length=1)]
+
+
+_SECRETS = (
+    ("a password", re.compile(r"://[^/@\s:]*:[^@\s]+@|:[^@/\s:]+@")),
+    ("a password", re.compile(r"(?i)(pass(word|wd|phrase)?|pwd|secret|token|api[-_]?key)\s*[=:]\s*\S")),
+    ("a private key", re.compile(r"PRIVATE KEY")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SecretPlace:
+    """Marks a setting whose secret belongs in a place of its own; `advice` says where."""
+
+    advice: str = "Put it into a file of mode 600 on the machine that needs it, and name the file"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +152,13 @@ class DeletionSettings:
     """a deletion whose model is more points below the score before is held by
     [the gate](operations.md#the-gate-before-a-commit); `0`: only a model that is not finite, or whose norm has
     exploded, is"""
+    batch_max: PositiveInt = 1000
+    """at most so many waiting requests are carried out as one deletion"""
+    min_deletions_together: PositiveInt = 1
+    """a deletion begins when so many requests wait that can be carried out together, or the first of them has waited
+    for `batch-window-s`"""
+    batch_window_s: NonNegativeFloat = 3600.0
+    """how long a request waits at most for others, where `min-deletions-together` asks for more than one"""
     max_attempts: PositiveInt = 5
     """so many failed attempts make a request fail (it can be retried)"""
     attack_samples: PositiveInt = 1000
@@ -145,3 +170,20 @@ class DeletionSettings:
     """attack the change that a deletion makes with classifiers too; seconds a measurement"""
     measure_every_recovery_round: bool = True
     """`false`: measure before, after unlearning and at the end only"""
+
+
+def describe_secrets(values: Mapping[str, Any], places: Mapping[str, SecretPlace]) -> list[str]:
+    """Say of each setting that holds a secret what to do, by its own of the `places`; the secret is not repeated."""
+    return [
+        f"{name}: it holds {what}, which the SuperLink would store and send to every client. "
+        f"{places.get(name, SecretPlace()).advice}; if it was submitted before, change it."
+        for name, value in values.items()
+        if (what := _secret_in(value))
+    ]
+
+
+def _secret_in(value: Any) -> str:
+    """Return what kind of secret a text is or has in it; empty for none."""
+    if not isinstance(value, str):
+        return ""
+    return next((what for what, pattern in _SECRETS if pattern.search(value)), "")

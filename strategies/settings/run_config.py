@@ -16,12 +16,13 @@ from strategies.settings.groups import (
     DeletionSettings,
     MemorySettings,
     RoundSettings,
+    SecretPlace,
     SessionSettings,
     TrainingSchedule,
+    describe_secrets,
 )
-from strategies.settings.secrets import SecretPlace, describe_secrets
 from strategies.tls_files import is_loopback
-from strategies.update_checks import CountLimits
+from strategies.update_limits import CountLimits, Limits
 from unlearning.errors import ConfigurationError
 from unlearning.methods.eligibility import unfit_preparations
 from unlearning.methods.preparation import Prepared
@@ -132,6 +133,16 @@ class RunSettings(
         if "" in own or any(count < 1 for count in own.values()) or len(own) < len(pairs):
             raise ValueError
         return CountLimits(most=self.max_client_examples, factor=self.max_count_factor, own=own)
+
+    def limits(self, task: Task) -> Limits:
+        """Return the limits on what one client may do to a model of `task`."""
+        return Limits(
+            task=task,
+            max_norm=self.max_update_norm,
+            norm_factor=self.max_norm_factor,
+            influence_factor=self.max_influence_factor,
+            counts=self.count_limits(),
+        )
 
     def session_problems(self) -> list[str]:
         """Say in one sentence each which setting of sessions is wrong; files are looked at where they are needed."""

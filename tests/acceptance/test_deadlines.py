@@ -36,14 +36,14 @@ def test_a_held_request_waits_and_its_texts_are_in_no_file_but_the_ledger(federa
         particulars=given,
     )
     request = admit(one.ledger, new, by_operator=True, now=now)
-    one.ledger.hold(request.id, reason=SECRET, by="ada", now=now)
-    one.ledger.extend(request.id, days=7, reason=SECRET, by="ada", now=now)
+    one.ledger.decisions.hold(request.id, reason=SECRET, by="ada", now=now)
+    one.ledger.decisions.extend(request.id, days=7, reason=SECRET, by="ada", now=now)
     one.run(rounds=2)
-    assert one.ledger.get(request.id).status is Status.RECEIVED
+    assert one.ledger.requests.get(request.id).status is Status.RECEIVED
     assert "2" not in one.ledger.rounds()[-1].metrics["participants"]
-    one.ledger.release(request.id, reason=SECRET, by="ada", now=now)
+    one.ledger.decisions.release(request.id, reason=SECRET, by="ada", now=now)
     one.run(rounds=3)
-    done = one.ledger.get(request.id)
+    done = one.ledger.requests.get(request.id)
     assert (done.status, done.reference) == (Status.COMPLETED, SECRET)
 
     asked = one.report(request.id)["request"]
@@ -63,12 +63,12 @@ def test_a_held_request_waits_and_its_texts_are_in_no_file_but_the_ledger(federa
         return CliRunner().invoke(app, ["verify", str(certificate), *given])
 
     later = Amendment(ground="a", reference=f"{SECRET} again")
-    one.ledger.amend(request.id, what=later, by="ada", now=now)
-    one.ledger.redact(request.id, by="ada", now=now)
-    assert one.ledger.get(request.id).reference == ""
+    one.ledger.decisions.amend(request.id, what=later, by="ada", now=now)
+    one.ledger.decisions.redact(request.id, by="ada", now=now)
+    assert one.ledger.requests.get(request.id).reference == ""
     result = verify(folder / "certificate.json")
     assert result.exit_code == 0, result.stdout
-    of_later = one.ledger.text_commitment(request.id, Kind.REFERENCE)
+    of_later = one.ledger.requests.text_commitment(request.id, Kind.REFERENCE)
     for changes, named in (({"reference_sha256": of_later}, "reference"), ({"ground": "a"}, "ground")):
         content = decode((folder / "certificate.json").read_bytes()).certificate
         other = content.model_copy(update={"request": certified.model_copy(update=changes)})

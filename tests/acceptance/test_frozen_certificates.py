@@ -8,8 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from server.certificate.document import decode, encode
-from server.certificate.keys import PUBLIC_KEY, SIGNING_KEY, load_signing_key, make_key_pair
+from server.certificate.keys import PUBLIC_KEY, SIGNING_KEY, make_key_pair
 from server.cli import app
 from tests.acceptance.test_own_app import Apps
 from tests.own_pictures import TASK
@@ -33,9 +32,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def verified(directory: Path, model: Path, certificate: Path | None = None) -> str:
+def verified(directory: Path, model: Path) -> str:
     """What the check says of the model."""
-    certificate = certificate or directory / "state" / "reports" / "r-000001" / "certificate.json"
+    certificate = directory / "state" / "reports" / "r-000001" / "certificate.json"
     words = ["verify", str(certificate), "--public-key", str(directory / "keys" / PUBLIC_KEY)]
     done = CliRunner().invoke(app, [*words, "--model", str(model)])
     return next(line for line in done.output.splitlines() if " model: " in line)
@@ -69,21 +68,8 @@ def plus(name: str, difference: float | torch.Tensor) -> Callable[[Any], Any]:
     ],
 )
 def test_what_was_changed_is_refused_by_name(directory, tmp_path, change: Callable[[Any], Any], words):
-    """The backbone alone, a counter of it, the head, or a file that was saved anew without the mark."""
+    """The backbone alone, a counter of it, the head, or a file that was saved again without the mark."""
     torch.save(change(torch.load(directory / "model.pt", weights_only=True)), tmp_path / "model.pt")
     said = verified(directory, tmp_path / "model.pt")
     assert said.startswith("REFUSED ")
     assert words in said
-
-
-def test_a_certificate_of_before_says_that_the_frozen_part_is_not_in_it(directory, tmp_path):
-    """What was trained is checked as ever."""
-    path = directory / "state" / "reports" / "r-000001" / "certificate.json"
-    before = decode(path.read_bytes()).certificate
-    older = before.model_copy(update={"model": before.model.model_copy(update={"frozen": None})})
-    (tmp_path / "certificate.json").write_bytes(
-        encode(older, load_signing_key(directory / "keys" / SIGNING_KEY))
-    )
-    said = verified(directory, directory / "model.pt", tmp_path / "certificate.json")
-    assert said.startswith("holds ")
-    assert "is not in this certificate" in said

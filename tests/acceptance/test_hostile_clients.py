@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from server.federation.state import Phase
 from strategies import set_aside
+from strategies.client_measurements import read_observations
 from strategies.messages import VECTOR, arrays_content, reply_content, vector_of
-from strategies.observations import read_observations
 from tests.federation import InProcessFederation, client
 from tests.hostile import (
     ARRAYS,
@@ -212,7 +212,7 @@ def test_a_node_that_cannot_say_who_it_is_takes_no_part(of_three, name):
     ["", "x" * 201, "a\nb", "a\u202eb", "\x1b[2J", " 2", 7, None, ["2"], {"id": "2"}],
 )
 def test_an_id_that_could_forge_a_line_of_the_log_is_none(of_three, declared):
-    """Whoever declares it speaks for nobody."""
+    """A node that declares such an id is no client."""
     forge = with_records(**arrays_content({}, {"client-id": declared}))
     one = of_three(repeat(forge), "query.whoami", rounds=1, min_clients=2)
     one.run()
@@ -281,33 +281,35 @@ def test_an_account_that_is_none_is_dropped(of_three, account):
     assert "session" not in record.metrics
 
 
-@pytest.mark.parametrize(
-    "filed",
+MALFORMED: list[Any] = [
+    [{"key": "a"}],
+    [{"key": "b", "target": {"granularity": "planet"}}],
+    [{"key": "c", "target": None, "method": "puf-special"}],
+    [{"key": "d", "target": {"granularity": "client"}, "parameters": 3}],
     [
-        "not a list",
-        [7],
-        [{"key": "a"}],
-        [{"key": "a", "target": {"granularity": "planet"}}],
-        [{"key": "a", "target": None, "method": "puf-special"}],
-        [{"key": "a", "target": {"granularity": "client"}, "parameters": 3}],
-        [
-            {
-                "key": "beyond the safe range",
-                "target": {"granularity": "client"},
-                "method": "puf-special",
-                "parameters": {"unlearning_rate": 100},
-            }
-        ],
+        {
+            "key": "beyond the safe range",
+            "target": {"granularity": "client"},
+            "method": "puf-special",
+            "parameters": {"unlearning_rate": 100},
+        }
     ],
-)
-def test_a_malformed_request_of_a_site_is_refused_and_recorded(federation, filed):
+]
+"""Requests of a site that can be told apart."""
+
+
+def test_malformed_requests_of_a_site_are_refused_and_recorded(federation):
     """The run goes on, a deletion is still served, and what could be told apart is in the refusals."""
-    one = federation(rounds=1, recovery_max_rounds=1)
-    Hostile(one, repeat(but_for(**arrays_content({}, {"site-requests": filed, "client-id": HOSTILE}))))
-    one.run()
-    one.forget(client("1"), rounds=2)
-    told_apart = isinstance(filed, list) and isinstance(filed[0], dict)
-    assert {item.caller for item in one.ledger.refusals()} == ({HOSTILE} if told_apart else set())
+    one = federation(num_clients=3, recovery_max_rounds=1)
+    filed = [
+        but_for(**arrays_content({}, {"site-requests": requests, "client-id": HOSTILE}))
+        for requests in ("not a list", [7], *MALFORMED)
+    ]
+    Hostile(one, iter(filed), ("train",))
+    one.run(rounds=len(filed))
+    assert [item.caller for item in one.ledger.refusals()] == [HOSTILE] * len(MALFORMED)
+    Hostile(one, repeat(HONEST))
+    one.forget(client("1"), rounds=len(filed) + 1)
 
 
 MEASURED = {

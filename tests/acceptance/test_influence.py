@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
-from server.federation.suspensions import Suspension
+from server.federation.presence import Suspension
 from strategies.messages import VECTOR, vector_of
 from tests.acceptance.test_hostile_clients import HOSTILE, Hostile, absent
 from tests.federation import InProcessFederation, client
@@ -77,7 +77,6 @@ def honest_score(tmp_path_factory) -> float:
     "forge",
     [
         pulling(9, 2),
-        pulling(9, 6),
         pulling(9, 3, constant),
     ],
 )

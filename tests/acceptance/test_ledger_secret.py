@@ -23,9 +23,14 @@ def test_no_file_and_no_message_has_the_ledgers_password(
     one.run()
     back_up(tmp_path / "backup", state_dir=one.directory, ledger_url=url_with_password, now=NOW)
     ledger = Ledger.open(url_with_password)
-    (request,) = ledger.list_requests()
+    (request,) = ledger.requests.select()
     assert request.status is Status.COMPLETED
-    said = [caplog.text, repr(ledger.events()), repr(request), repr(list(LedgerCollector(ledger).collect()))]
+    said = [
+        caplog.text,
+        repr(ledger.events.page()),
+        repr(request),
+        repr(list(LedgerCollector(ledger).collect())),
+    ]
     ledger.close()
     received = [message_to_proto(message).SerializeToString() for message in one.grid.sent]
     received += [repr(context).encode() for context in one.grid.contexts.values()]
@@ -37,7 +42,7 @@ def test_no_file_and_no_message_has_the_ledgers_password(
 
 
 def test_a_password_that_an_earlier_version_wrote_down_is_gone_after_a_start(federation):
-    """The settings are written anew; nobody reads the old ones, and `flower-unlearn model` still opens them."""
+    """The settings are written again; the old ones are not read, and `flower-unlearn model` still opens them."""
     one = federation(num_clients=2, max_examples=100, rounds=1)
     (one.directory / "settings.json").write_text(f'{{"ledger": "postgresql://ada:{CANARY}@db/x"}}')
     one.run()

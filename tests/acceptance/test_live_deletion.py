@@ -3,7 +3,6 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from client.memory import DirectoryMemory
@@ -36,7 +35,7 @@ def waits(monkeypatch) -> list[float]:
 
 
 def test_rounds_keep_their_pace_and_a_request_does_not_wait_for_the_next(federation, monkeypatch, waits):
-    """A round begins when the interval is over; a deletion that comes meanwhile is carried out at once."""
+    """A round begins at the end of the interval; a deletion that is filed meanwhile is carried out at once."""
 
     def sleep(seconds: float) -> None:
         waits.append(seconds)
@@ -180,11 +179,11 @@ def test_an_absent_client_is_waited_for_while_training_goes_on(federation):
     request = one.file(client("2"))
     one.grid.offline.add(one.node("2"))
     one.run(rounds=3)
-    assert one.ledger.get(request.id).status is Status.SCHEDULED
-    assert any("waiting for client 2" in str(event.detail) for event in one.ledger.events(request.id))
+    assert one.ledger.requests.get(request.id).status is Status.SCHEDULED
+    assert any("waiting for client 2" in str(event.detail) for event in one.ledger.events.page(request.id))
     one.grid.offline.clear()
     one.run(rounds=4)
-    assert one.ledger.get(request.id).status is Status.COMPLETED
+    assert one.ledger.requests.get(request.id).status is Status.COMPLETED
 
 
 def test_a_failed_attempt_leaves_the_model_as_it_was_and_is_tried_again(federation):
@@ -194,12 +193,12 @@ def test_a_failed_attempt_leaves_the_model_as_it_was_and_is_tried_again(federati
     request = one.file(client("2"))
     one.grid.broken.add(one.node("2"))
     one.run()
-    waiting = one.ledger.get(request.id)
+    waiting = one.ledger.requests.get(request.id)
     assert (waiting.status, waiting.attempts) == (Status.SCHEDULED, 1)
     assert content_hash(one.checkpoint().parameters) == before
     one.grid.broken.clear()
     one.run(rounds=4)
-    assert one.ledger.get(request.id).status is Status.COMPLETED
+    assert one.ledger.requests.get(request.id).status is Status.COMPLETED
     assert one.ledger.rounds()[2].kind == "training"  # comes first, and the client could be asked
     assert trained_on(one, "2", num_sent) == []
 
@@ -211,24 +210,13 @@ def test_after_the_last_attempt_a_request_has_failed_and_can_be_retried(federati
     request = one.file(client("2"))
     one.grid.broken.add(one.node("2"))
     one.run(rounds=4)
-    failed = one.ledger.get(request.id)
+    failed = one.ledger.requests.get(request.id)
     assert (failed.status, failed.retryable) == (Status.FAILED, True)
     assert "2 attempts failed" in failed.reason
     one.grid.broken.clear()
-    one.ledger.retry(request.id, by="test", now=failed.updated_at)
+    one.ledger.decisions.retry(request.id, by="test", now=failed.updated_at)
     one.run(rounds=5)
-    assert one.ledger.get(request.id).status is Status.COMPLETED
-
-
-def test_a_cancelled_request_leaves_no_trace(federation):
-    """Cancelled before it was served: the client trains on, nothing is excluded."""
-    one = federation()
-    one.run()
-    request = one.file(client("2"))
-    one.ledger.cancel(request.id, by="test", now=request.created_at)
-    state = one.run(rounds=3)
-    assert not state.exclusions.of("2")
-    assert one.ledger.rounds()[-1].metrics["participants"] == ["0", "1", "2", "3"]
+    assert one.ledger.requests.get(request.id).status is Status.COMPLETED
 
 
 def test_unknown_sample_ids_fail_the_request_for_good(federation):
@@ -237,7 +225,7 @@ def test_unknown_sample_ids_fail_the_request_for_good(federation):
     before = content_hash(one.run().parameters)
     request = one.file(Target(Granularity.SAMPLE, "1", frozenset({"no-such-example"})))
     one.run()
-    failed = one.ledger.get(request.id)
+    failed = one.ledger.requests.get(request.id)
     assert failed.status is Status.FAILED
     assert not failed.retryable
     assert "1 of the 1 sample ids are not among this client's examples" in failed.reason
@@ -252,7 +240,7 @@ def test_a_client_files_a_request_at_its_own_site(federation, named):
     memory.file_request(client(named), "puf-special", {})
     state = one.run(rounds=3)
     assert list(state.exclusions.clients) == ["1"]
-    (request,) = one.ledger.list_requests()
+    (request,) = one.ledger.requests.select()
     assert request.target.client_id == "1"
     assert request.status is Status.COMPLETED
     assert memory.outbox() == []
@@ -266,8 +254,6 @@ def test_the_same_seed_gives_the_same_model(federation):
     first = federation(name="a", **settings).run()
     second = federation(name="b", **settings).run()
     assert content_hash(first.parameters) == content_hash(second.parameters)
-    third = federation(name="c", **settings, seed=1).run()
-    assert not np.array_equal(first.parameters, third.parameters)
 
 
 def test_the_checkpoints_from_before_the_deletion_are_erased(federation):
@@ -282,20 +268,23 @@ def sample_ids(federation, client_id: str, count: int) -> list[str]:
     return sorted(site.train.ids.tolist())[:count]
 
 
-DRAWN = [("puf-special", Granularity.CLIENT), ("federaser", Granularity.CLIENT), ("sisa", Granularity.SAMPLE)]
+DRAWN = ("puf-special", "federaser", "sisa")
 """Whose reports have their pictures: of a method that prepares, one that does not, and an ensemble."""
 
 SERVED = [
-    pytest.param(method, granularity, marks=[pytest.mark.pictures] if (method, granularity) in DRAWN else [])
+    pytest.param(method, marks=[pytest.mark.pictures] if method in DRAWN else [])
     for method in sorted(METHODS)
-    for granularity in (Granularity.CLIENT, Granularity.SAMPLE)
-    if granularity in METHODS[method].info.granularities
 ]
 
 
-@pytest.mark.parametrize(("method", "granularity"), SERVED)
-def test_every_method_serves_a_live_request(federation, method, granularity):
-    """Filed, carried out, recovered, reported; the report shows what the method says of its work."""
+@pytest.mark.parametrize("method", SERVED)
+def test_every_method_serves_a_live_request(federation, method):
+    """Filed, carried out, recovered, reported; the report shows what the method says of its work.
+
+    About samples, where a method can forget them: of clients the tests of kills have a deletion by each method.
+    """
+    granularities = METHODS[method].info.granularities
+    granularity = Granularity.SAMPLE if Granularity.SAMPLE in granularities else Granularity.CLIENT
     one = federation(num_clients=3, max_examples=300, weight_decay=0.01, recovery_max_rounds=1)
     ids = frozenset(sample_ids(one, "1", 20)) if granularity is Granularity.SAMPLE else frozenset()
     prepare = method if METHODS[method].info.preparation else ""

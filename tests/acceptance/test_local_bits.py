@@ -49,7 +49,7 @@ FOUR = {
 PREPARE = {"hf-online": "hf-online", "sisa": "sisa shards=2 slices=1"}
 
 
-QUICK = {"hf-kcu", "exact-ridge", "federaser", "not"}
+QUICK = {"exact-ridge", "federaser", "not"}
 EVERY_METHOD = [
     pytest.param(name, False, marks=() if name in QUICK else pytest.mark.slow) for name in sorted(METHODS)
 ]

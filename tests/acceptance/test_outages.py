@@ -67,8 +67,8 @@ def expected(shared_federation) -> str:
 
 def finished_like(one, state: FederationState, expected: str) -> None:
     """The deletion is completed once, with its report, and the model has the expected bits."""
-    [request] = one.ledger.list_requests()
-    moves = [event.to_status for event in one.ledger.events(request.id)]
+    [request] = one.ledger.requests.select()
+    moves = [event.to_status for event in one.ledger.events.page(request.id)]
     assert request.status is Status.COMPLETED
     assert moves.count(Status.COMPLETED) == moves.count(Status.RECOVERING) == 1
     assert one.report(request.id)
@@ -102,7 +102,7 @@ def test_a_full_disk_in_the_middle_of_a_report_leaves_no_report(federation, monk
     states: list[tuple[Status, bool]] = []
 
     def look() -> None:
-        [request] = one.ledger.list_requests()
+        [request] = one.ledger.requests.select()
         states.append((request.status, (one.directory / "reports" / request.id / "report.json").exists()))
 
     outage = Outage(monkeypatch, at=1, seen=look)

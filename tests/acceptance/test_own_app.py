@@ -31,7 +31,8 @@ from tests.own_pictures import (
     own_training,
     pictures,
 )
-from unlearning.errors import AppError, ConfigurationError
+from tests.raising import refuses
+from unlearning.errors import AppError
 from unlearning.tasks import Examples, Site, Task
 from unlearning.tasks.losses import regression_measures, squared_error
 from unlearning.tasks.task import numbered
@@ -249,33 +250,25 @@ def test_a_request_for_a_client_with_a_mistake_is_not_lost(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("task", "test", "words"),
-    [
-        (raises, load_test, "raises raised KeyError"),
-        (nothing, load_test, "nothing must return"),
-        (make_task, lambda _: [1], "must return Examples or None, got list"),
-    ],
+    ("task", "test"), [(raises, load_test), (nothing, load_test), (make_task, lambda _: [1])]
 )
-def test_a_mistake_at_the_server_ends_the_start_in_a_sentence(tmp_path, task, test, words):
+def test_a_mistake_at_the_server_ends_the_start_in_a_sentence(tmp_path, task, test):
     """Before anything is written."""
-    with pytest.raises(AppError, match=words):
+    with pytest.raises(AppError):
         Apps(tmp_path, test=test, make=task).run()
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"learning-rat": 0.1}, "learning-rat: there is no such setting. Did you mean learning-rate?"),
-        ({"owm.inputs": 5}, "owm.inputs: there is no table 'owm', did you mean own?"),
-        ({"dataset": "digits"}, r"dataset: a setting of the built-in tasks.*\[tool.flwr.app.config.own\]"),
-    ],
+    ("wrong", "nearest"),
+    [("learning-rat", "learning-rate"), ("owm.inputs", "own"), ("dataset", "tool.flwr.app.config.own")],
 )
-def test_a_mistyped_setting_is_refused_with_the_nearest_name(wrong, words):
+def test_a_mistyped_setting_is_refused_with_the_nearest_name(wrong, nearest):
     """The app's own are the app's."""
     source = TaskSource.of(make_task, "own")
-    with pytest.raises(ConfigurationError, match=words):
-        source.read({"own.inputs": 5, **wrong})
+    with refuses(wrong) as caught:
+        source.read({"own.inputs": 5, wrong: 1})
+    assert nearest in str(caught.value)
     assert source.read({"own.anything": 1, "rounds": 3}).own == {"anything": 1}
 
 
@@ -285,10 +278,8 @@ def test_the_table_has_the_name_of_the_package():
 
 
 def test_built_in_tasks_take_no_table():
-    """A key with a dot is nobody's."""
-    with pytest.raises(
-        ConfigurationError, match=r"hospital.depth: there is no table 'hospital'; the built-in"
-    ):
+    """A key with a dot belongs to no table."""
+    with refuses("hospital.depth"):
         built_in.SOURCE.read({"hospital.depth": 3})
 
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.process_group import ProcessGroup
 from client.app import app as client_app
 from client.app import keep_files_private
 from client.memory import DirectoryMemory
 from server.ledger import Ledger
-from server.processes.process_group import ProcessGroup
 from server.state_directory.ledger_address import ledger_url
 from tests.federation import SMALL, client
 from unlearning.runtime.durable_files import open_to_others, write_atomically

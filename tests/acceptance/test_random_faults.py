@@ -15,8 +15,9 @@ import pytest
 
 from client.memory import ClientMemory
 from server.federation.checkpoints import CheckpointStore
-from server.ledger import Ledger, chain
-from server.report import page
+from server.ledger import Ledger, LedgerWriter, chain
+from server.ledger.request_store import Requests
+from server.report import html_page as page
 from strategies.in_process_grid import InProcessGrid
 from strategies.settings.run_config import RunSettings
 from tests.federation import SMALL, InProcessFederation
@@ -33,11 +34,11 @@ PLACES: tuple[tuple[object, str], ...] = (
     (CheckpointStore, "save"),
     (CheckpointStore, "erase_older"),
     (Ledger, "acquire_fence"),
-    (Ledger, "register_clients"),
-    (Ledger, "submit"),
-    (Ledger, "move"),
-    (Ledger, "note"),
-    (Ledger, "record_round"),
+    (LedgerWriter, "register_clients"),
+    (Requests, "submit"),
+    (LedgerWriter, "move"),
+    (LedgerWriter, "note"),
+    (LedgerWriter, "record_round"),
     (chain, "append"),  # inside a transaction
     (durable_files.os, "fsync"),  # between a file's content and its name
     (ClientMemory, "add_tombstones"),
@@ -113,13 +114,13 @@ def survive(make: Callable[..., InProcessFederation], killer: Killer, seed: int)
     state = one.checkpoint()
     assert state is not None
     assert content_hash(state.parameters) == expected, about
-    requests = one.ledger.list_requests()
+    requests = one.ledger.requests.select()
     assert {request.target.key: request.status for request in requests} == {
-        request.target.key: request.status for request in whole.ledger.list_requests()
+        request.target.key: request.status for request in whole.ledger.requests.select()
     }, about
     assert len(requests) == 3, about
     for request in requests:
-        moves = [event.to_status for event in one.ledger.events(request.id)]
+        moves = [event.to_status for event in one.ledger.events.page(request.id)]
         served = request.status is Status.COMPLETED
         assert served or request.status is Status.FAILED, about
         assert moves.count(Status.COMPLETED) + moves.count(Status.FAILED) == 1, f"{request.id} of {about}"
@@ -130,16 +131,11 @@ def survive(make: Callable[..., InProcessFederation], killer: Killer, seed: int)
     return Counter(requests=len(requests), kills=kills)
 
 
-def test_kills_at_random_places_change_nothing(federation, killer):
-    """One federation, in every run of the tests."""
-    assert survive(federation, killer, seed=0)["kills"] > 3
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_hundreds_of_kills_change_nothing(federation, killer):
     """At least 200 kills over at least 50 requests; the seeds say how to see a failure again."""
-    tally = sum((survive(federation, killer, seed) for seed in range(1, 19)), Counter())
+    tally = sum((survive(federation, killer, seed) for seed in range(18)), Counter())
     print(tally)
     assert tally["requests"] >= 50
     assert tally["kills"] >= 200

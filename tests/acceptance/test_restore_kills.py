@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from server.ledger import Ledger
-from server.operations.backup import back_up, restore
-from server.operations.restore_steps import JOURNAL, STAGED, refuse_half_restored
+from server.operations.backup import back_up
+from server.operations.restore import restore
+from server.state_directory.files import RESTORE_JOURNAL, RESTORING, refuse_half_restored
 from server.state_directory.ledger_address import ledger_url
 from tests.kills import Killed, Killer
 from tests.ledgers import NOW
+from tests.raising import raises
 from unlearning.errors import BackupError
 
 STEPS = (
@@ -86,14 +88,14 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_or_a_named_state(places, t
             killer.disarm()
         else:
             break
-        if (state / JOURNAL).exists():
+        if (state / RESTORE_JOURNAL).exists():
             outcomes.add("named")
-            with pytest.raises(BackupError, match="broken off half-way"):
+            with raises(BackupError, "half-restored"):
                 refuse_half_restored(state)
-            with pytest.raises(BackupError, match="broken off half-way"):
+            with raises(BackupError, "half-restored"):
                 back_up(tmp_path / "another", state_dir=state, ledger_url=url, now=NOW)
         else:
-            found = {name: text for name, text in contents(state).items() if not name.startswith(STAGED)}
+            found = {name: text for name, text in contents(state).items() if not name.startswith(RESTORING)}
             outcomes.add("old" if found == OLD else "new")
             assert found in (OLD, NEW)
             Ledger.open(url).close()
@@ -102,7 +104,7 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_or_a_named_state(places, t
         ledger = Ledger.open(url)
         assert ledger.acquire_fence("loop", now=NOW) > 1
         ledger.close()
-        assert not (state / STAGED).exists()
+        assert not (state / RESTORING).exists()
     assert outcomes == {"old", "named", "new"}
     assert kill_at > 30
 
@@ -111,9 +113,9 @@ def test_a_federation_does_not_start_on_a_half_restored_state(federation, places
     """The ServerApp says what to do instead of going on from half a state."""
     state, url = places
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("server.operations.backup.finish", lambda *_: (_ for _ in ()).throw(Killed))
+        patch.setattr("server.operations.restore._finish", lambda *_, **__: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             restore(tmp_path / "backup", state_dir=state, ledger_url=url, now=NOW)
     one = federation(name="state", num_clients=2, max_examples=100)
-    with pytest.raises(BackupError, match="flower-unlearn restore"):
+    with raises(BackupError, "half-restored"):
         one.run()

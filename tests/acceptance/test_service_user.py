@@ -19,9 +19,9 @@ from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger
 from server.ledger.database import Database
 from server.operations.checklist import Installation, Level
-from server.operations.checklist.service_user import check_service_user
-from server.processes.app_directory import write_app
-from server.processes.flower_control import FlowerControl
+from server.operations.checklist.services import check_service_user
+from server.operations.flower_control import FlowerControl
+from server.operations.starting import write_app
 from server.state_directory.ledger_address import ledger_url
 from server.state_directory.subject_key import subject_keys
 from strategies.installation import DEPLOY, run_script
@@ -125,7 +125,7 @@ def test_a_ledger_that_root_looks_at_stays_the_services(place):
     state = place / "state"
     federation_in(state)
     with closing(Ledger.open(ledger_url(state))) as ledger:
-        assert ledger.verify() == ""
+        assert ledger.events.verify() == ""
         assert (state / "ledger.db-wal").exists()
         assert owners(place) == {}
 

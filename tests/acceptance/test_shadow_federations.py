@@ -12,7 +12,7 @@ import pytest
 
 from client.app import app as client_app
 from server.app import open_federation
-from server.deletion.measuring import forget_sets
+from server.deletion.open_deletion import forget_sets
 from server.federation.observing import observe_all
 from server.federation.presence import register_clients
 from server.federation.shadow_federations import ShadowFederations
@@ -21,7 +21,7 @@ from server.operations.backup import back_up
 from strategies.in_process_grid import InProcessGrid
 from strategies.messages import TRAIN, UNLEARN, named_arrays
 from strategies.settings.run_config import local_seed
-from strategies.shadows import FIT_SHADOWS, TRAIN_SHADOWS, shadow_models
+from strategies.shadow_rounds import FIT_SHADOWS, TRAIN_SHADOWS, shadow_models
 from tests.federation import client
 from tests.kills import Killed
 from unlearning.parameters import content_hash
@@ -108,7 +108,7 @@ def test_mia_u_finds_nothing_in_a_change_between_models_that_never_knew_the_targ
     """From the retrained model to the one two rounds later: no construction tells the target from test data."""
     forgets, observed = {}, []
     with open_federation(history.grid, history.app_run, run_id=1) as context:
-        register_clients(context.writer, context.clients.online())
+        register_clients(context.ledger, context.writer, context.clients.online())
         for state in (history.retrained, history.later):
             forgets = forget_sets(context.ledger, [client("1")])
             context.clients.restrict(state)
@@ -152,7 +152,7 @@ def test_clients_and_server_draw_the_same_members(history, tmp_path):
 
 
 def test_shadow_models_travel_once_a_deletion_to_the_target_alone(history):
-    """The server has its own test set, so nobody else is asked; five measurements need no more of them."""
+    """The server has its own test set, so no other client is asked; five measurements need no more of them."""
     asked = [message for message in history.grid.sent if message.metadata.message_type == FIT_SHADOWS]
     assert [message.metadata.dst_node_id for message in asked] == [history.node("1")]
 
@@ -280,7 +280,7 @@ def test_a_kill_right_before_the_erasure_brings_no_shadow_model_back(federation,
     assert "1" in ShadowStore(one.directory).load().took_part
     one.new_grid()
     one.run(shadow_federations=NUM_SHADOWS)
-    assert one.ledger.get(request.id).status is Status.COMPLETED
+    assert one.ledger.requests.get(request.id).status is Status.COMPLETED
     assert "1" not in ShadowStore(one.directory).load().took_part
     report = one.report(request.id)
     assert LIRA_ONLINE in report["attacks"]["after"]

@@ -161,7 +161,7 @@ def test_a_request_waits_for_a_target_of_another_version(make):
     grid.versions[node] = LOWER
     request = federation.file(client("2"), "puf-special")
     federation.run(rounds=3)
-    assert federation.ledger.get(request.id).status is Status.SCHEDULED
+    assert federation.ledger.requests.get(request.id).status is Status.SCHEDULED
     grid.versions.clear()
     federation.run(rounds=4)
-    assert federation.ledger.get(request.id).status is Status.COMPLETED
+    assert federation.ledger.requests.get(request.id).status is Status.COMPLETED

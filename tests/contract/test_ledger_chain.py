@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from server.ledger import Ledger
 from server.ledger.chain import GENESIS_HASH
 from server.ledger.database import Database
-from tests.ledgers import LATER, NOW, advance, refusal, submit
+from tests.ledgers import LATER, NOW, advance, live_at, refusal, submit
 from unlearning.errors import VersionMismatch
 from unlearning.requests import Status
 
@@ -18,20 +18,20 @@ def test_a_chain_of_real_events_holds(ledger: Ledger, token: int) -> None:
     advance(
         ledger, submit(ledger).id, Status.COMPLETED, token, detail={"loss": 0.1, "é": [1, None, {"b": 2}]}
     )
-    ledger.note("r-000001", "waiting", token=token, now=LATER, detail={"text": "client 3", "x": float("nan")})
-    assert ledger.verify_chain() is None
+    live_at(ledger, token, LATER).note("r-000001", "waiting", detail={"text": "client 3", "x": float("nan")})
+    assert ledger.events.verify_chain() is None
 
 
 def test_the_head_moves_with_every_event(ledger: Ledger) -> None:
     """An empty ledger has the fixed head; each event gives the next number and another hash."""
-    empty = ledger.event_head()
+    empty = ledger.events.head()
     assert empty == (0, GENESIS_HASH)
     token = ledger.acquire_fence("loop", now=NOW)
-    heads = [ledger.event_head()]
+    heads = [ledger.events.head()]
     submit(ledger)
-    heads.append(ledger.event_head())
-    ledger.move("r-000001", Status.SCHEDULED, token=token, now=LATER)
-    heads.append(ledger.event_head())
+    heads.append(ledger.events.head())
+    live_at(ledger, token, LATER).move("r-000001", Status.SCHEDULED)
+    heads.append(ledger.events.head())
     assert [sequence for sequence, _ in heads] == [1, 2, 3]
     assert len({digest for _, digest in heads}) == 3
 
@@ -57,7 +57,7 @@ def test_a_forged_event_is_found(
     advance(ledger, submit(ledger).id, Status.COMPLETED, token)
     owner.execute(sa.text(forgery))
     owner.commit()
-    assert ledger.verify_chain() == broken
+    assert ledger.events.verify_chain() == broken
 
 
 def test_an_event_that_cannot_be_read_is_broken(
@@ -69,7 +69,7 @@ def test_an_event_that_cannot_be_read_is_broken(
     advance(ledger, submit(ledger).id, Status.COMPLETED, token)
     owner.execute(sa.text("UPDATE events SET detail = '{' WHERE sequence = 3"))
     owner.commit()
-    assert ledger.verify_chain() == 3
+    assert ledger.events.verify_chain() == 3
 
 
 def test_events_cut_off_are_missed_by_a_kept_head_only(
@@ -77,11 +77,11 @@ def test_events_cut_off_are_missed_by_a_kept_head_only(
 ) -> None:
     """The chain that is left holds, which is why a head is kept elsewhere."""
     advance(ledger, submit(ledger).id, Status.COMPLETED, token)
-    kept = ledger.event_head()
+    kept = ledger.events.head()
     owner.execute(sa.text("DELETE FROM events WHERE sequence = 7"))
     owner.commit()
-    assert ledger.verify_chain() is None
-    assert ledger.event_head() != kept
+    assert ledger.events.verify_chain() is None
+    assert ledger.events.head() != kept
 
 
 def test_the_database_refuses_a_fork_of_the_chain(ledger: Ledger, sql: sa.Engine) -> None:
@@ -124,8 +124,8 @@ def test_text_of_strangers_is_made_harmless_in_a_refusal(ledger: Ledger) -> None
 def test_facts_are_written_over_by_key(ledger: Ledger, token: int) -> None:
     """A new value replaces the old one of its key; other keys stay."""
     assert ledger.facts() == {}
-    ledger.set_facts({"methods": ["puf"], "num_classes": 10}, token=token, now=NOW)
-    ledger.set_facts({"num_classes": None, "task": {"name": "mnist"}}, token=token, now=LATER)
+    live_at(ledger, token, NOW).set_facts({"methods": ["puf"], "num_classes": 10})
+    live_at(ledger, token, LATER).set_facts({"num_classes": None, "task": {"name": "mnist"}})
     assert ledger.facts() == {"methods": ["puf"], "num_classes": None, "task": {"name": "mnist"}}
 
 

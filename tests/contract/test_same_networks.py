@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import unlearning
+from benchmarks.bench.batched_training import train_many
 from tests.contract.test_task_kinds import TARGETS, TRAINING, data_of, prepared_for
 from tests.tasks import initial_model, tiny_classification
-from unlearning.batched_training import train_many
 from unlearning.certified.linear_head import linear_head
 from unlearning.certified.tangents import train_with_tangents
 from unlearning.errors import AppError, ConfigurationError, NumericalError, UnsupportedRequest

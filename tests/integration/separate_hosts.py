@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.deployment import DELETION_SERVICE, SUPEREXEC, SUPERLINK, supernode
-from server.processes.app_directory import write_app
-from server.processes.flower_control import ConfigValue, FlowerControl, config_argument, program
-from server.processes.layout import FEDERATION
-from strategies.installation import run_script
+from benchmarks.local_layout import LocalControl
+from server.operations.flower_control import FEDERATION, ConfigValue, config_argument
+from server.operations.starting import write_app
+from strategies.installation import program, run_script
 from tests.integration.deployments import FrugalDeployment
 from tests.integration.live_federation import WAIT_S, LiveFederation
 from tests.integration.namespaces import Network
@@ -89,9 +89,7 @@ class SeparateHosts(FrugalDeployment):
                 check=False,
             )
 
-        self.control = FlowerControl(
-            self._app, FEDERATION, environment=environment, run_command=run_on_server
-        )
+        self.control = LocalControl(self._app, FEDERATION, environment=environment, run_command=run_on_server)
         self._make_keys(address)
 
     def superlink_answers(self) -> bool:
@@ -171,7 +169,7 @@ class FederationOfHosts(LiveFederation):
         """File a request about samples; it is durable when this returns."""
         self._samples_file.write_text("\n".join(sorted(target.sample_ids)))
         words = ["--client", target.client_id, "--samples", str(self._samples_file), "--key", key]
-        return self.noted(self.ledger.get(self.flower_unlearn("request", *words).split()[0]), target)
+        return self.noted(self.ledger.requests.get(self.flower_unlearn("request", *words).split()[0]), target)
 
     @contextmanager
     def link_cut_while_reply_is_due(
@@ -197,7 +195,7 @@ class FederationOfHosts(LiveFederation):
             deployment.wait_until(
                 lambda: self.network.num_retransmitted(host) > repeated,
                 WAIT_S,
-                f"client {client} repeats what nobody gets",
+                f"client {client} repeats what does not arrive",
             )
             yield
         finally:

@@ -22,32 +22,28 @@ from server.cli import app
 from server.ledger import WAITING, ClientRecord, Ledger, RoundRecord
 from server.ledger.database import Database
 from server.operations.checklist import Finding, Installation, Level, inspection
-from server.operations.checklist.files import check_certificates, check_secrets, check_state
-from server.operations.checklist.running import (
+from server.operations.checklist.kept_data import check_ledger
+from server.operations.checklist.keys_and_state import check_certificates, check_secrets, check_state
+from server.operations.checklist.ports import (
+    can_connect,
     check_from_outside,
-    check_ledger,
     check_ports,
-    check_processes,
     check_server_address,
+)
+from server.operations.checklist.processes import (
+    Node,
+    check_let_in,
+    check_processes,
     check_starts,
     check_versions,
     installed_at,
-)
-from server.operations.checklist.supernodes import (
-    GIVEN_UP,
-    Node,
-    SuperNode,
-    check_let_in,
-    check_supernodes,
     nodes_here,
-    supernodes_here,
 )
-from server.operations.checklist.units import check_units
-from server.processes.layout import can_connect
+from server.operations.checklist.services import check_units
 from server.state_directory.ledger_address import ledger_url
 from strategies.installation import Host, run_script
 from tests.deletion_service import free_port
-from tests.ledgers import submit
+from tests.ledgers import live_at, submit
 from unlearning.requests import Granularity, Target
 from unlearning.runtime.durable_files import write_atomically
 
@@ -218,7 +214,7 @@ def test_a_run_that_waits_or_does_not_sign_is_a_warning(good, ledger):
     [fault] = faults(check_state(good, mounts=MOUNTS, free_bytes=10**12))
     assert "does not sign" in fault
     token = ledger.acquire_fence("test", now=NOW)
-    ledger.set_facts({WAITING: "Waiting for 3 client(s)."}, token=token, now=NOW)
+    live_at(ledger, token, NOW).set_facts({WAITING: "Waiting for 3 client(s)."})
     [fault] = faults(check_ledger(good, now=NOW))
     assert "Waiting for 3 client(s)." in fault
 
@@ -251,7 +247,7 @@ def test_a_supernode_that_the_server_does_not_let_in_is_a_problem(age_s, superno
 
 
 def test_a_supernode_is_found_below_the_node_that_starts_it(tmp_path):
-    """With its age; one that was refused and is started anew does not count as taking messages."""
+    """With its age."""
     for name, text in (
         ("flower-unlearn-site", "./flower-supernode & wait"),
         ("flower-supernode", "sleep 60"),
@@ -268,8 +264,6 @@ def test_a_supernode_is_found_below_the_node_that_starts_it(tmp_path):
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    refused = f"{CONNECTED}\nERROR: [code: 2004] Failed to activate SuperNode.\n"
-    assert list(check_supernodes([SuperNode(pid=1, works=False, log=refused, written_at=NOW)], now=NOW)) == []
 
 
 def units_of_a_host(installation: Installation, names: Iterable[str]) -> None:
@@ -306,7 +300,7 @@ def test_a_unit_that_is_missing_or_of_another_version_is_named(good, tmp_path):
 
 
 def test_another_federation_of_this_machine_is_not_looked_at(good):
-    """Its processes name files of their own; who names none may be anybody's."""
+    """Its processes name files of their own; one that names none is checked."""
     ours = [
         "/opt/f/bin/flower-superlink",
         "--database",
@@ -321,76 +315,16 @@ def test_another_federation_of_this_machine_is_not_looked_at(good):
     assert not inspection.belongs(["supervise", "/srv/other/federation.toml"], good)
 
 
-CONNECTED, RECEIVED, SENT = (
-    "INFO : SuperNode ID: 7",
-    "INFO : Received successfully",
-    "INFO : Sending: train message",
-)
-
-
-@pytest.mark.parametrize(
-    ("works", "log", "silent_for", "expected"),
-    [
-        (
-            False,
-            [CONNECTED, RECEIVED],
-            GIVEN_UP,
-            "problem: The SuperNode (process 1) waits for a process that",
-        ),
-        (
-            False,
-            [CONNECTED, RECEIVED],
-            GIVEN_UP / 2,
-            "warning: The SuperNode (process 1) has received a message",
-        ),
-        (True, [CONNECTED, RECEIVED], GIVEN_UP, ""),
-        (False, [CONNECTED, RECEIVED, SENT], GIVEN_UP, ""),
-        (False, [CONNECTED], GIVEN_UP, ""),
-        (False, [CONNECTED, RECEIVED, CONNECTED], GIVEN_UP, ""),  # restarted since
-        (False, None, GIVEN_UP, "warning: What the SuperNode (process 1) writes cannot be read"),
-    ],
-)
-def test_a_supernode_that_waits_for_good_is_a_problem(works, log, silent_for, expected):
-    """It has taken a message, sent nothing, and nothing works at it; Flower gives a killed process a minute."""
-    text = None if log is None else "\n".join(log)
-    found = faults(
-        check_supernodes([SuperNode(pid=1, works=works, log=text, written_at=NOW)], now=NOW + silent_for)
-    )
-    assert len(found) == bool(expected)
-    assert all(fault.startswith(expected) for fault in found)
-
-
-def test_a_supernode_is_found_with_its_log_and_what_works_for_it(tmp_path):
-    """By the names of the programs; what it writes goes to a file."""
-    for name, text in (
-        ("flower-supernode", "echo ready; ./flwr-clientapp & wait"),
-        ("flwr-clientapp", "sleep 60"),
-    ):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o700)
-    log = tmp_path / "log"
-    with log.open("wb") as file:
-        process = subprocess.Popen(["./flower-supernode"], cwd=tmp_path, stdout=file, start_new_session=True)
-    try:
-        deadline = time.monotonic() + 20.0
-        while not (mine := [one for one in supernodes_here() if one.pid == process.pid and one.works]):
-            assert time.monotonic() < deadline
-        assert mine[0].log == "ready\n"
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
 @pytest.mark.parametrize("address", ["0.0.0.0", "10.0.0.10", "::"])
 def test_a_control_port_that_is_open_to_others_is_a_problem(good, address):
-    """Port 8000, whose callers nobody checks; as IPv6 writes loopback, it is not."""
+    """Port 8000, whose callers are not checked; as IPv6 writes loopback, it is not."""
     loopback = [("::1", 8000), ("::ffff:127.0.0.1", 8000), *FLEET_AND_SERVICE]
     assert faults(check_ports(loopback, good)) == []
     [fault] = faults(check_ports([(address, 8000), *loopback], good))
     assert f"Port 8000 (control and runtime of the SuperLink) listens at {address};" in fault
 
 
-def test_a_service_that_nobody_can_reach_is_named(good):
+def test_a_service_that_others_cannot_reach_is_named(good):
     """Fleet on loopback, no deletion service."""
     assert faults(check_ports([("127.0.0.1", 9092)], good)) == [
         "warning: Port 9092 (fleet) listens on this host only.",
@@ -452,11 +386,13 @@ def test_a_ledger_that_was_changed_past_the_program_is_a_problem(good, ledger):
 def test_a_client_that_is_online_and_answers_no_more_is_named(good, ledger, rounds, is_online, expected):
     """Two messages in a row; each round here says who answered and who was silent."""
     token = ledger.acquire_fence("test", now=NOW)
-    ledger.register_clients([ClientRecord("1"), ClientRecord("2", online=is_online)], token=token, now=NOW)
+    live_at(ledger, token, NOW).register_clients([ClientRecord("1"), ClientRecord("2", online=is_online)])
     for number, (answered, silent) in enumerate(rounds, start=1):
         failed = dict.fromkeys(silent, "no answer within 1 s")
         metrics = {"participants": list(answered), "failed": failed, "silent": list(silent)}
-        ledger.record_round(RoundRecord(round=number, kind="training", metrics=metrics, at=NOW), token=token)
+        live_at(ledger, token).record_round(
+            RoundRecord(round=number, kind="training", metrics=metrics, at=NOW)
+        )
     found = faults(check_ledger(good, now=NOW))
     assert len(found) == bool(expected)
     assert all(f"Client 2 is online and gave no answer in {expected}." in fault for fault in found)
@@ -505,12 +441,15 @@ def test_the_command_ends_with_1_where_something_is_wrong(good):
     assert "see deploy/README.md" in ran.output
 
 
-def test_a_part_from_before_the_installation_is_a_problem():
-    """It runs the version before; SuperLink and SuperNode load none of ours."""
+def test_a_part_from_before_the_installation_or_the_last_change_of_the_file_is_named():
+    """It runs the version before, or goes by the file before; SuperLink and SuperNode load neither."""
     now = installed_at()
     running = [("python /opt/bin/flower-unlearn serve", now - 1), ("/opt/bin/flower-superlink", now - 1)]
-    [fault] = faults(check_starts([*running, ("/opt/bin/flower-unlearn supervise", now + 1)], now))
-    assert fault.startswith("problem: flower-unlearn has run since before flower-unlearning was installed")
+    later = [("/opt/bin/flower-unlearn supervise", now + 1), ("/opt/bin/flower-superexec", now + 1)]
+    old, unaware = faults(check_starts([*running, *later], now, now + 2))
+    assert old.startswith("problem: flower-unlearn has run since before flower-unlearning was installed")
+    assert unaware.startswith("warning: flower-unlearning-supervisor was started before")
+    assert faults(check_starts(later, now, now)) == []
 
 
 def test_a_ledger_of_a_newer_version_is_a_problem(good):

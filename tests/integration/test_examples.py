@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from server.ledger import Ledger
-from server.processes.flower_control import FLOWER_ENVIRONMENT, ConfigValue
+from server.operations.flower_control import FLOWER_ENVIRONMENT, ConfigValue
 from tests.federation import client
 from tests.integration.conftest import REPOSITORY
 from tests.integration.deployments import FrugalDeployment
@@ -78,7 +78,7 @@ def test_the_hospitals_ledger_may_be_in_postgresql(postgresql_server: str):
         )
         assert "1 passed" in told
         with closing(Ledger.open(known)) as ledger:
-            assert [request.method for request in ledger.list_requests()] == [HOSPITALS.method]
+            assert [request.method for request in ledger.requests.select()] == [HOSPITALS.method]
 
 
 @pytest.mark.long

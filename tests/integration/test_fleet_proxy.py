@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.deployment import LocalDeployment, supernode
-from server.api.tls import TlsFiles
-from server.processes.layout import FLEET_SPEAKS_HTTP, Layout, free_ports
-from server.processes.process_group import ProcessGroup
+from benchmarks.local_layout import Layout, free_ports
+from benchmarks.process_group import ProcessGroup
+from server.operations.flower_control import FLEET_SPEAKS_HTTP
 from strategies.installation import DEPLOY
+from strategies.tls_files import TlsFiles
 from tests.integration.conftest import REPOSITORY
 from tests.integration.live_federation import SETTINGS, forget
 
@@ -56,7 +57,7 @@ def test_a_federation_forgets_behind_it(tmp_path: Path):
             for path in ("/v1/control/list-runs", "/v1/runtime/pull-messages", "/health", "/docs"):
                 assert status(layout, port, path) == 404
             assert status(layout, port, "/v1/fleet/../control/list-runs") == 404
-            assert 400 <= status(layout, port, "/v1/fleet/pull-messages") < 500  # it is signed by nobody
+            assert 400 <= status(layout, port, "/v1/fleet/pull-messages") < 500  # it is not signed
     finally:
         proxy.kill()
 

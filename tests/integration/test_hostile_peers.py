@@ -7,11 +7,11 @@ import grpc
 import numpy as np
 import pytest
 
-from client.peer.cli import read_status
 from client.peer.gossip import GossipMessage, Greeting, Kind, ModelOffer, Payload
 from client.peer.grpc_transport import PeerConnection
-from client.peer.journal import DirectoryJournal
-from client.peer.seals import CertificateSeals
+from client.peer.journal import Journal
+from client.peer.peer_cli import read_status
+from client.peer.signatures import Seals
 from strategies.sessions import session_pb2 as pb
 from strategies.sessions.endpoint import open_channel
 from tests.integration.peer_processes import (
@@ -54,7 +54,7 @@ def announced(num_bytes: int) -> pb.Frame:
 
 def long_correction(peers: PeerProcesses) -> tuple[GossipMessage, GossipMessage]:
     """The liar's own request, and the correction that it says belongs to it; signed by itself."""
-    model = DirectoryJournal(peers.directory / f"state-{LIAR}").model()
+    model = Journal(peers.directory / f"state-{LIAR}").model
     assert model is not None
     vector = np.zeros_like(model.vector)
     vector[0] = 25_000.0
@@ -62,19 +62,19 @@ def long_correction(peers: PeerProcesses) -> tuple[GossipMessage, GossipMessage]
     made = GossipMessage(
         kind=Kind.CORRECTION, origin=LIAR, subject=f"{LIAR}-key", values=values, vector=vector
     )
-    seals = CertificateSeals(peers.tls(LIAR))
+    seals = Seals(peers.tls(LIAR))
     return seals.seal(request_item(LIAR)), seals.seal(made)
 
 
 def lies(peers: PeerProcesses) -> dict[str, tuple[Payload, str]]:
     """What the liar sends with its own certificate and key, by what it is, and what is said to that."""
-    seals = CertificateSeals(peers.tls(LIAR))
-    model = DirectoryJournal(peers.directory / f"state-{LIAR}").model()
+    seals = Seals(peers.tls(LIAR))
+    model = Journal(peers.directory / f"state-{LIAR}").model
     assert model is not None
     offer = ModelOffer(sender=LIAR, round=ROUNDS, vector=model.vector, applied=model.applied)
     return {
         "a stranger's item": (
-            CertificateSeals(peers.tls("x")).seal(member_item("x")),
+            Seals(peers.tls("x")).seal(member_item("x")),
             "no member",
         ),
         "a correction that nobody asked for": (long_correction(peers)[1], "not known"),
@@ -94,7 +94,7 @@ def test_ten_processes_forget_as_one_though_a_stranger_and_a_member_attack(tmp_p
         calm = peers.in_one_process()
         target = some_samples(calm)
         peers.kill(LIAR)
-        stranger = CertificateSeals(peers.tls("x"))
+        stranger = Seals(peers.tls("x"))
         for payload in (Greeting("x"), stranger.seal(member_item("x")), Greeting("3")):
             assert "no member" in refusal(peers, "x", payload)
         attacked, liar = peers.config(ATTACKED).bind, peers.tls(LIAR)

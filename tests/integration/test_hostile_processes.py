@@ -45,7 +45,7 @@ def test_the_rounds_of_the_others_go_on_whatever_one_client_answers(tmp_path):
         log = deployment.control.log(run_id) + deployment.group(SUPEREXEC).log_text()
     ledger = Ledger.open(f"sqlite:///{tmp_path / 'state' / 'ledger.db'}")
     records = dict(zip(FORGED, [record.metrics for record in ledger.rounds()], strict=True))
-    assert ledger.list_requests() == []
+    assert ledger.requests.select() == []
     [refusal] = ledger.refusals()
     ledger.close()
     others = {kind: metrics["participants"] for kind, metrics in records.items() if kind != "filing"}

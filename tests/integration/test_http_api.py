@@ -15,7 +15,8 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from server.certificate.keys import PUBLIC_KEY, SIGNING_KEY, make_key_pair
-from server.processes.flower_control import flower_environment, program
+from server.operations.flower_control import flower_environment
+from strategies.installation import program
 from tests.deletion_service import erasure, free_port
 from tests.integration.deletion_service.test_http_callbacks import Receiver
 from tests.integration.live_federation import WAIT_S, LiveFederation, live_federation
@@ -116,13 +117,13 @@ def test_a_tool_files_waits_and_keeps_the_proof(tmp_path: Path) -> None:
         assert "holds    signature" in said
         assert "holds    ledger" in said
         assert "holds    time" in said
-        [request] = federation.ledger.list_requests()
+        [request] = federation.ledger.requests.select()
         assert request.submitted_by == "tool"
     receiver.close()
 
 
 def _wait_for_end(receiver: Receiver) -> dict[str, Any]:
-    """The callback that says that the request is over."""
+    """The callback that says that the request has ended."""
     count, until = 1, time.monotonic() + WAIT_S
     while time.monotonic() < until:
         last = receiver.wait_for(count, WAIT_S)[-1]

@@ -39,16 +39,16 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFederation]:
 
 def check_done_once(live: LiveFederation, request: DeletionRequest) -> None:
     """The request is completed, by one unlearning round; everything asked so far is excluded."""
-    assert live.ledger.get(request.id).status is Status.COMPLETED
+    assert live.ledger.requests.get(request.id).status is Status.COMPLETED
     assert len(live.completions(request)) == 1
     assert len(live.rounds_of(request, "unlearning")) == 1
     assert len(live.rounds_of(request, "recovery")) == 1
-    targets = [live.ledger.target_of(known) for known in live.ledger.list_requests()]
+    targets = [live.ledger.requests.target_of(known) for known in live.ledger.requests.select()]
     assert live.ledger.exclusions() == Exclusions().including(targets)
 
 
 def check_no_round_is_lost(live: LiveFederation) -> None:
-    """No round is missing, and none was begun anew under another number."""
+    """No round is missing, and none was begun again under another number."""
     numbers = [record.round for record in live.ledger.rounds()]
     assert all(later - earlier in (0, 1) for earlier, later in pairwise(numbers)), numbers
 
@@ -56,7 +56,7 @@ def check_no_round_is_lost(live: LiveFederation) -> None:
 def check_went_on_undisturbed(live: LiveFederation) -> None:
     """No round was lost, and all models are those of a run without kills."""
     check_no_round_is_lost(live)
-    assert list(map(hashes, live.ledger.list_requests())) == list(map(hashes, live.replayed()))
+    assert list(map(hashes, live.ledger.requests.select())) == list(map(hashes, live.replayed()))
 
 
 def test_requests_survive_a_kill_of_the_deletion_service(live: LiveFederation) -> None:
@@ -101,8 +101,8 @@ def test_deletions_survive_a_kill_of_the_server_app(live: LiveFederation) -> Non
     live.wait_for_message(1, UNLEARN)
     pending = live.file(live.samples(0, 10))
     kill_server_app(live.deployment)
-    assert live.ledger.get(under_way.id).status is Status.UNLEARNING
-    assert live.ledger.get(pending.id).status is Status.RECEIVED
+    assert live.ledger.requests.get(under_way.id).status is Status.UNLEARNING
+    assert live.ledger.requests.get(pending.id).status is Status.RECEIVED
     for request in (under_way, pending):
         live.wait_until_reached(request, Status.COMPLETED)
     check_done_once(live, under_way)
@@ -113,7 +113,7 @@ def test_deletions_survive_a_kill_of_the_server_app(live: LiveFederation) -> Non
     check_no_round_is_lost(live)
     # What waits sits out of the others' rounds at once, so only what came before those is the same without it.
     (undisturbed,) = [known for known in live.replayed() if known.id == under_way.id]
-    done = live.ledger.get(under_way.id)
+    done = live.ledger.requests.get(under_way.id)
     for name in ("model_hash_before", "model_hash_unlearned"):
         assert done.result[name] == undisturbed.result[name]
     num_trained = live.num_messages(1, TRAIN)

@@ -9,14 +9,14 @@ import psutil
 import pytest
 
 from benchmarks.deployment import LocalDeployment, supernode
-from client.worker.node import LEASE_S
-from server.federation.unresponsive import presence
+from benchmarks.process_group import ProcessGroup
+from client.worker.supernode import LEASE_S
+from server.federation.presence import presence
 from server.ledger import SITE_PROBLEMS, ClientRecord, Ledger
 from server.operations.checklist import Level
-from server.operations.checklist.supernodes import REFUSED_AFTER, check_let_in, nodes_here
-from server.processes.flower_control import flower_environment, program
-from server.processes.layout import FEDERATION
-from server.processes.process_group import ProcessGroup
+from server.operations.checklist.processes import REFUSED_AFTER, check_let_in, nodes_here
+from server.operations.flower_control import FEDERATION, flower_environment
+from strategies.installation import program
 from tests.integration.conftest import REPOSITORY
 from tests.integration.live_federation import SETTINGS, WAIT_S
 
@@ -124,8 +124,8 @@ def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_pat
         finally:
             node.kill()
             ledger.close()
-        [gone] = [one for one in deployment.control._ask(NODES)["nodes"] if one["status"] == "offline"]
-        deployment.control._ask(["supernode", "unregister", str(gone["node-id"]), FEDERATION])
+        [gone] = [one for one in deployment.control.ask(NODES)["nodes"] if one["status"] == "offline"]
+        deployment.control.ask(["supernode", "unregister", str(gone["node-id"]), FEDERATION])
         revoked = started_node(layout.client_dir(1), layout.supernode_command(1)[1:])
         try:
             said_so = "its key is not registered at the server"

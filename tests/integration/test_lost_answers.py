@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.deployment import supernode
-from server.processes.layout import free_ports
+from benchmarks.local_layout import free_ports
 from tests.integration.live_federation import (
     TRAIN,
     UNLEARN,
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 def test_a_lost_answer_costs_seconds_and_changes_no_bit(tmp_path: Path) -> None:
     """In training and in unlearning: everybody takes part at the first attempt, and the models are the same."""
-    live = LiveFederation(tmp_path, num_clients=2, with_sessions=False, short_waits=False)
+    live = LiveFederation(tmp_path, num_clients=2, with_sessions=False)
     deployment, layout = live.deployment, live.deployment.layout
     address = f"127.0.0.1:{free_ports(1)[0]}"
     by_proxy = [address if word == layout.fleet_address else word for word in layout.supernode_command(1)]
@@ -45,7 +45,7 @@ def test_a_lost_answer_costs_seconds_and_changes_no_bit(tmp_path: Path) -> None:
         [unlearning] = live.rounds_of(request, "unlearning")
         assert proxy.num_lost == 2
         assert unlearning.metrics["asked_again"] == {"1": 1}
-        done = live.ledger.get(request.id)
+        done = live.ledger.requests.get(request.id)
         assert done.attempts == 1
         assert "the same is given" in deployment.group(supernode(1)).log_text()
         assert list(map(hashes, [done])) == list(map(hashes, live.replayed()))

@@ -14,9 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from server.ledger import ClientRecord, Ledger, LedgerUnavailable, RoundRecord
 from server.ledger.database import Database
 from server.operations.logs import FORMAT_VARIABLE, JsonLines, is_json_wanted
-from server.operations.metrics import LedgerCollector
-from server.operations.metrics_http import MetricsServer, serve_metrics
-from tests.ledgers import submit
+from server.operations.metrics import LedgerCollector, MetricsServer, serve_metrics
+from tests.ledgers import live_at, submit
 from unlearning.errors import ConfigurationError
 from unlearning.requests import Granularity, Status, Target
 
@@ -30,10 +29,8 @@ class Book:
         self.ledger = ledger
         self.token = self.ledger.acquire_fence("loop", now=START)
         self.now = START
-        self.ledger.register_clients(
-            [ClientRecord("1"), ClientRecord("2"), ClientRecord("3", online=False)],
-            token=self.token,
-            now=START,
+        live_at(self.ledger, self.token, START).register_clients(
+            [ClientRecord("1"), ClientRecord("2"), ClientRecord("3", online=False)]
         )
 
     def submit(self, client: str) -> str:
@@ -42,11 +39,11 @@ class Book:
 
     def move(self, request_id: str, to: Status, after_s: float) -> None:
         self.now += timedelta(seconds=after_s)
-        self.ledger.move(request_id, to, token=self.token, now=self.now)
+        live_at(self.ledger, self.token, self.now).move(request_id, to)
 
     def round(self, number: int, kind: str = "training", **metrics: object) -> None:
         record = RoundRecord(round=number, kind=kind, metrics=metrics, at=self.now)
-        self.ledger.record_round(record, token=self.token)
+        live_at(self.ledger, self.token).record_round(record)
 
 
 @pytest.fixture
@@ -112,24 +109,6 @@ def test_requests_are_counted_by_state_with_their_age(book, value):
     assert value("oldest_request_seconds", state="received") == 0
 
 
-def test_seconds_in_each_state_come_from_the_events(book, value):
-    """Two requests: 5 + 7 s received, 20 s scheduled; a note in between is no move."""
-    first, second = book.submit("1"), book.submit("2")
-    book.move(first, Status.SCHEDULED, 5)
-    book.ledger.note(first, "waiting", token=book.token, now=book.now + timedelta(seconds=3))
-    book.move(second, Status.SCHEDULED, 2)
-    assert value("request_state_seconds_total", state="received") == 12
-    book.move(first, Status.UNLEARNING, 18)
-    assert value("request_state_seconds_total", state="scheduled") == 20
-    assert value("request_state_seconds_total", state="received") == 12
-
-
-def test_a_clock_that_is_put_back_takes_nothing_from_a_counter(book, value):
-    """A counter that falls would look like a restart."""
-    book.move(book.submit("1"), Status.SCHEDULED, -3600)
-    assert value("request_state_seconds_total", state="received") == 0
-
-
 def test_clients_are_counted_by_what_they_are_now(book, value):
     """Forgotten goes before online."""
     request_id = book.submit("1")
@@ -159,7 +138,7 @@ def test_deadlines_are_counted_on_the_day_of_the_scrape(book, value):
     ):
         book.now = datetime.fromisoformat(f"{day}T23:59:00+00:00")
         assert tuple(map(value, names)) == expected
-    book.ledger.refuse(request_id, reason="exempt", by="ada", now=book.now)
+    book.ledger.decisions.refuse(request_id, reason="exempt", by="ada", now=book.now)
     assert tuple(map(value, names)) == (0, 1)
 
 
@@ -174,7 +153,7 @@ def test_the_page_is_what_prometheus_reads(book, server):
 
 
 def test_a_ledger_that_is_away_is_said_and_not_fatal(book, server, monkeypatch):
-    """503 for whoever restarts things, ledger_up 0 for Prometheus, and both recover."""
+    """503 for what restarts services, ledger_up 0 for Prometheus, and both recover."""
     assert get(server, "/healthz")[0] == 200
     with monkeypatch.context() as patch:
 
@@ -184,7 +163,7 @@ def test_a_ledger_that_is_away_is_said_and_not_fatal(book, server, monkeypatch):
         patch.setattr(Database, "reading", gone)
         status, text = get(server, "/healthz")
         assert status == 503
-        assert "host" not in text  # an address is nobody's business
+        assert "host" not in text  # no address of a database
         assert "flower_unlearning_ledger_up 0.0" in get(server, "/metrics")[1]
     assert json.loads(get(server, "/healthz")[1]) == {"status": "ok", "last_event": 1}
     assert "flower_unlearning_ledger_up 1.0" in get(server, "/metrics")[1]
@@ -198,8 +177,10 @@ def test_there_is_nothing_else_to_read(server):
 @pytest.mark.parametrize("address", ["9105", "127.0.0.1:", "127.0.0.1:x", "192.0.2.1:9105"])
 def test_an_address_that_cannot_be_used_is_a_wrong_setting(book, address):
     """With the address in the message."""
-    with pytest.raises(ConfigurationError, match=address):
+    with pytest.raises(ConfigurationError) as caught:
         serve_metrics(book.ledger, address)
+    (problem,) = caught.value.problems
+    assert address in problem
 
 
 def test_a_json_line_says_who_when_what_and_what_was_given():
@@ -234,5 +215,5 @@ def test_the_environment_decides_the_format(monkeypatch):
     monkeypatch.setenv(FORMAT_VARIABLE, "json")
     assert is_json_wanted()
     monkeypatch.setenv(FORMAT_VARIABLE, "jsonl")
-    with pytest.raises(ConfigurationError, match="use text or json"):
+    with pytest.raises(ConfigurationError):
         is_json_wanted()

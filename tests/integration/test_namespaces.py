@@ -51,7 +51,7 @@ def live(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 def check_equals_one_machine(live: LiveFederation) -> None:
     """Each deletion's models before, unlearned and after are those of the run on one machine."""
-    here = list(map(hashes, live.ledger.list_requests()))
+    here = list(map(hashes, live.ledger.requests.select()))
     assert all(len(set(models.values())) == 3 for models in here)
     assert here == list(map(hashes, live.replayed()))
 
@@ -65,8 +65,8 @@ def test_a_client_reaches_the_fleet_and_the_deletion_service_only(live: Federati
     assert {port for port, answer in found.items() if answer == "open"} == {FLEET_PORT, DELETION_PORT}
 
 
-def test_nobody_reaches_a_client(live: FederationOfHosts) -> None:
-    """A SuperNode's runtime, which hands out work to whoever asks, is for its own host."""
+def test_no_other_host_reaches_a_client(live: FederationOfHosts) -> None:
+    """A SuperNode's runtime, which hands out work to any caller, is for its own host."""
     network = live.network
     ports = network.listening_ports(host_of(0))
     assert RUNTIME_PORT in ports
@@ -100,7 +100,7 @@ def test_a_link_cut_in_unlearning_changes_no_bit(live: FederationOfHosts) -> Non
     for request in filed:
         assert request.submitted_by == "operator"
         live.wait_until_reached(request, Status.COMPLETED)
-        assert live.ledger.get(request.id).attempts == 1
+        assert live.ledger.requests.get(request.id).attempts == 1
     check_equals_one_machine(live)
 
 

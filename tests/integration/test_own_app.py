@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from server.processes.flower_control import FLOWER_ENVIRONMENT
+from server.operations.flower_control import FLOWER_ENVIRONMENT
 from tests.integration.conftest import REPOSITORY
 from tests.programs import run_well
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from client.peer.cli import read_status
+from client.peer.peer_cli import read_status
 from tests.integration.namespaces import Network, NetworkUnavailable
 from tests.integration.peer_processes import (
     NAMES,

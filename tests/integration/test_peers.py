@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.peer.cli import read_status
+from client.peer.peer_cli import read_status
 from tests.integration.peer_processes import (
     NAMES,
     REQUESTER,

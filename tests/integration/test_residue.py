@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from flwr.app import Context, Message
 
+from benchmarks.process_group import living_processes
 from client.app import app as client_app
 from server.ledger import Ledger
 from server.operations.checklist import Installation, Level
-from server.operations.checklist.residue import check_residue, check_superlink_database
-from server.operations.superlink_residue import ResidueEraser
-from server.processes.app_directory import write_app
-from server.processes.process_group import living_processes
+from server.operations.checklist.kept_data import check_residue, check_superlink_database
+from server.operations.starting import write_app
+from server.operations.superlink_residue import erase_after_deletions
 from tests.federation import InProcessFederation
 from tests.integration.deployments import FrugalDeployment
 from tests.integration.live_federation import SETTINGS, WAIT_S
@@ -36,7 +36,7 @@ RUN_CONFIG = {
     "requests": f"at=1 client={FORGOTTEN}",
 }
 SHORTEST, LENGTH = 512, 48
-"""A canary is so many bytes from the middle of an array of at least so many: never part of a page that is split."""
+"""A canary is LENGTH bytes from the middle of an array of at least SHORTEST: never part of a page that is split."""
 
 
 def answered_by_the_forgotten(directory: Path) -> list[bytes]:
@@ -82,18 +82,17 @@ def test_after_a_deletion_no_file_has_what_was_forgotten_or_the_ledgers_password
     with deployment, closing(Ledger.open(url_with_password)) as ledger:
         run_id = deployment.submit_run()
         deployment.wait_until(
-            lambda: any(found.status is Status.COMPLETED for found in ledger.list_requests()),
+            lambda: any(found.status is Status.COMPLETED for found in ledger.requests.select()),
             WAIT_S,
             "the deletion is completed",
         )
         wal_bytes = wal.stat().st_size
         assert {path.name for path in files_with_an_answer()} & {"superlink.db", "superlink.db-wal"}
-        eraser = ResidueEraser(database=layout.superlink_database, state_dir=layout.state_dir, ledger=ledger)
-        assert eraser.step()
+        assert erase_after_deletions(layout.superlink_database, layout.state_dir, ledger)
         assert files_with_an_answer() == []
         assert wal.stat().st_size < wal_bytes
         assert [process for process in living_processes() if CANARY in process.command] == []
-        assert not eraser.step()
+        assert not erase_after_deletions(layout.superlink_database, layout.state_dir, ledger)
         assert deployment.wait_until_finished(run_id, WAIT_S) == "finished:completed"
         host = Installation(
             config_dir=home, state_dir=layout.state_dir, superlink_database=layout.superlink_database

@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.local_layout import free_ports
+from benchmarks.process_group import kill_local_superlink
 from server.federation.checkpoints import CheckpointStore
 from server.federation.shadow_store import ShadowStore
 from server.ledger import Ledger
-from server.processes.flower_control import ConfigValue, config_argument, flower_environment, program
-from server.processes.layout import free_ports
-from server.processes.process_group import kill_local_superlink
+from server.operations.flower_control import ConfigValue, config_argument, flower_environment
 from server.state_directory.ledger_address import ledger_url
+from strategies.installation import program
 from tests.federation import InProcessFederation
 from tests.integration.conftest import REPOSITORY
 from tests.integration.deployments import FrugalDeployment
@@ -67,7 +68,7 @@ def outcome_in(state_dir: Path) -> Outcome:
     state = CheckpointStore(state_dir / "checkpoints").newest()
     assert state is not None
     with closing(Ledger.open(ledger_url(state_dir))) as ledger:
-        requests = ledger.list_requests()
+        requests = ledger.requests.select()
         assert [request.status for request in requests] == [Status.COMPLETED] * 3
         shadows = ShadowStore(state_dir).load()
         assert shadows is not None

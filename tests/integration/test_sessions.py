@@ -57,7 +57,7 @@ def requested(
     ids.write_text("\n".join(sorted(live.samples(1, first_sample).sample_ids)))
     given = [text for name, value in parameters.items() for text in ("--parameter", f"{name}={value}")]
     said = live.flower_unlearn("request", "--client", "1", "--samples", str(ids), "--method", method, *given)
-    return live.ledger.get(said.split()[0])
+    return live.ledger.requests.get(said.split()[0])
 
 
 def num_exchanges(live: LiveFederation) -> int:
@@ -96,7 +96,7 @@ def test_a_client_killed_mid_solve_is_named_and_the_others_finish(live: LiveFede
 
 
 def test_hf_kcu_is_asked_again_when_its_requester_is_killed_at_it(live: LiveFederation) -> None:
-    """From the command line; the report is that of the attempt that ended, and nobody else was asked."""
+    """From the command line; the report is that of the attempt that ended, and no other client was asked."""
     asked = {number: live.num_messages(number, UNLEARN) for number in range(2)}
     request = requested(live, first_sample=10, method="hf-kcu", iterations=25, lanczos_steps=0)
     live.deployment.wait_until(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from benchmarks.deployment import supernode
-from server.processes.flower_control import ConfigValue
+from server.operations.flower_control import ConfigValue
 from tests.federation import client
 from tests.integration.deployments import restart
 from tests.integration.live_federation import (
@@ -31,9 +31,7 @@ LONG_MESSAGES: Mapping[str, ConfigValue] = {"local_epochs": 300, "round_timeout_
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFederation]:
     """Three clients, so that two go on when one is lost."""
     directory = tmp_path_factory.mktemp("supernode-kills")
-    with live_federation(
-        directory, num_clients=3, with_sessions=False, short_waits=False, **LONG_MESSAGES
-    ) as federation:
+    with live_federation(directory, num_clients=3, with_sessions=False, **LONG_MESSAGES) as federation:
         yield federation
 
 
@@ -63,8 +61,8 @@ def test_a_client_killed_while_it_unlearns_is_asked_again(live: LiveFederation) 
     num_trained = live.num_messages(2, TRAIN)
     restart(live.deployment, supernode(2))
     live.wait_until_reached(request, Status.COMPLETED)
-    done = live.ledger.get(request.id)
-    moves = [event.to_status for event in live.ledger.events(request.id) if event.to_status is not None]
+    done = live.ledger.requests.get(request.id)
+    moves = [event.to_status for event in live.ledger.events.page(request.id) if event.to_status is not None]
     assert done.attempts == moves.count(Status.UNLEARNING) >= 2
     assert len(live.completions(request)) == 1
     (unlearning,) = live.rounds_of(request, "unlearning")

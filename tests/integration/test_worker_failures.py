@@ -7,21 +7,18 @@ a process up that was killed, so those kills come first, all at once, and are lo
 import json
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.deployment import WORKER, supernode
+from client.worker.fork_server import ask_status
 from client.worker.paths import WorkerPaths
-from client.worker.server import ask_status
-from server.operations.checklist import Level
-from server.operations.checklist.supernodes import GIVEN_UP, check_supernodes, supernodes_here
-from server.processes.flower_control import flower_environment
+from server.operations.flower_control import flower_environment
 from tests.integration.deployments import FrugalDeployment, restart
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -98,7 +95,7 @@ class Site:
         return int(answer["pid"])
 
     def restart(self, run: Path, *clients: int) -> None:
-        """Start clients' SuperNodes anew, after the end of what is left of them, and wait until the run knows them."""
+        """Start clients' SuperNodes again, after the end of what is left of them, and wait until the run knows them."""
         known = {client: len(list(run.glob(f"node-{client}-*"))) for client in clients}
         for client in clients:
             restart(self.deployment, supernode(client))
@@ -131,14 +128,6 @@ class Site:
         except OSError:
             return False
         return True
-
-
-def wait_until(predicate: Callable[[], bool], timeout_s: float, what: str) -> None:
-    """Wait until `predicate` holds."""
-    deadline = time.monotonic() + timeout_s
-    while not predicate():
-        assert time.monotonic() < deadline, f"waited {timeout_s:g} s in vain for {what}"
-        time.sleep(0.05)
 
 
 def lives(pid: int) -> bool:
@@ -223,9 +212,8 @@ def test_two_runs_at_one_site_take_turns(site: Site, run: Path) -> None:
     other = site.submit("other-run")
     held = site.ask(run, 3, "hold")
     held.pid()
+    assert site.ask(other, 3, timeout_s=3.0).result()["failure"] == "no answer within 3 s"
     waiting = site.ask(other, 3)
-    time.sleep(3.0)
-    assert not waiting.is_over
     held.go()
     assert held.result()["answer"]
     assert waiting.result()["answer"]
@@ -304,28 +292,12 @@ def test_a_terminated_process_leaves_its_supernode_waiting_until_that_is_restart
 ) -> None:
     """With the worker as without it, of a ClientApp that leaves SIGTERM to Flower.
 
-    The server's deadlines hold, it names the client (`server.federation.unresponsive`), and so does a check.
+    The server's deadlines hold, and it names the client (`server.federation.presence`).
     """
     assert not killed["child terminated"].is_over
     assert not killed["stock terminated"].is_over
-    wedged = {site.deployment.group(supernode(client)).pid for client in TERMINATED}
-    assert waiting_for_good(site) == wedged
     for asked in [site.ask(run, client, timeout_s=UNANSWERED_S) for client in TERMINATED]:
         assert asked.result()["failure"] == f"no answer within {UNANSWERED_S:g} s"
     site.restart(run, *TERMINATED)
     for client in TERMINATED:
         site.answers(run, client)
-    assert waiting_for_good(site) == set()
-
-
-def waiting_for_good(site: Site) -> set[int]:
-    """The SuperNodes of this federation that `flower-unlearn check --client` tells to restart."""
-    own = {site.deployment.group(supernode(client)).pid for client in range(NUM_CLIENTS)}
-    later = datetime.now(UTC) + GIVEN_UP  # as if they had been silent for long
-    return {
-        one.pid
-        for one in supernodes_here()
-        if one.pid in own
-        for found in check_supernodes([one], now=later)
-        if found.level is Level.PROBLEM and "Restart it" in found.mend
-    }

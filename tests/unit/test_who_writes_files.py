@@ -12,13 +12,10 @@ OF_PATHS = {"copyfile", "copy", "copy2", "copytree"}
 """Functions of shutil; others have methods of these names."""
 ELSEWHERE = {
     "unlearning/runtime/durable_files.py": "makes them",
-    "unlearning/runtime/peak_memory.py": "a file of the kernel's",
-    "server/processes/layout.py": "a federation of this user's own, for demo and tests",
     "server/federation/preparations.py": "links and copies of the ServerApp, which the service starts",
-    "server/operations/setup.py": "files that are carried to a site",
-    "client/setup.py": "files that are carried to the server",
+    "server/operations/host_setup.py": "files that are carried to a site",
+    "client/site_setup.py": "files that are carried to the server",
     "strategies/installation.py": "systemd's units are root's",
-    "strategies/settings/page.py": "writes the docs",
     "server/cli/new.py": "an app's source, in its author's directory",
     "server/cli/audit.py": "where the caller says, which may be a device or a pipe",
     "server/cli/certificates.py": "where the caller says, which may be a device or a pipe",

@@ -22,7 +22,7 @@ from unlearning.decentralised.calibration import (
     perturb,
     published_sensitivity,
 )
-from unlearning.decentralised.deletion import (
+from unlearning.decentralised.corrections import (
     Correction,
     CorrectionSettings,
     FederationCounts,

@@ -18,7 +18,7 @@ import numpy as np
 from unlearning.certified.noise import Mechanism, add_noise
 from unlearning.certified.noise_certificate import NoiseCertificate, certificate
 from unlearning.certified.sensitivity import Constants, Sensitivity, measured_sensitivity, newton_step_bound
-from unlearning.decentralised.deletion import Correction, FederationCounts
+from unlearning.decentralised.corrections import Correction, FederationCounts
 from unlearning.errors import ConfigurationError, NumericalError
 
 NOT_CONVERGED = "No peer knows the whole federation's gradient, so it is not checked that training converged."

@@ -74,20 +74,26 @@ def check_mixing(weights: NDArray[np.float64]) -> MixingReport:
 
     Raises:
         NumericalError: they are not symmetric or not doubly stochastic, or ρ is not below 1: the graph is not
-            connected, or models would swing for ever.
+            connected, or models would swing without end.
     """
     if weights.ndim != 2 or weights.shape[0] != weights.shape[1] or not weights.size:
         raise NumericalError(f"Mixing weights are a square matrix, got the shape {weights.shape}.")
     if not np.allclose(weights, weights.T, rtol=0, atol=_TOLERANCE):
-        raise NumericalError("The mixing weights are not symmetric: take Metropolis weights of one graph.")
+        raise NumericalError(
+            "The mixing weights are not symmetric: take Metropolis weights of one graph.",
+            code="not-symmetric",
+        )
     if (weights < -_TOLERANCE).any() or not np.allclose(weights.sum(axis=1), 1, rtol=0, atol=_TOLERANCE):
         raise NumericalError(
-            "The mixing weights are not doubly stochastic: rows must sum to 1, none below 0."
+            "The mixing weights are not doubly stochastic: rows must sum to 1, none below 0.",
+            code="not-doubly-stochastic",
         )
     sizes = np.sort(np.abs(np.linalg.eigvalsh(weights)))
     rho = float(sizes[-2] ** 2) if sizes.size > 1 else 0.0
     if rho >= 1 - _TOLERANCE:
         raise NumericalError(
-            f"rho = {rho:.6f} is not below 1, so the peers' models never agree. Is the graph connected?"
+            f"rho = {rho:.6f} is not below 1, so the peers' models never agree. Is the graph connected?",
+            code="not-mixing",
+            rho=rho,
         )
     return MixingReport(len(weights), rho)

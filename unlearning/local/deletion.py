@@ -74,7 +74,7 @@ def unlearn(
         _without_traces(learnt, chosen, wanted, sites, rewritten),
         parameters=state.parameters,
         exchanges=learnt.exchanges
-        + max(1, state.exchanges),  # a federation counts one where no client is asked
+        + max(1, state.exchanges),  # a federation counts one where no client has an instruction
     )
     counts = {**given.num_examples, **counts}
     left = {client: count for client, count in counts.items() if not after.forgotten.is_forgotten(client)}
@@ -178,7 +178,7 @@ def answer(
     sites: Sites,
     stores: Mapping[str, Store] | None = None,
 ) -> dict[str, Reply]:
-    """Carry out the client half at each client that was asked and has data, with its own seed of the round.
+    """Carry out the client half at each client that has an instruction and data, with its own seed of the round.
 
     The answers are as the server half gets them: `Reply.buffers` apart.
     """

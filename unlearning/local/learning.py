@@ -98,12 +98,12 @@ def begin(task: Task, training: TrainingSettings, prepare: str | Mapping[str, Pr
 
 
 def learn(task: Task, sites: Sites, learnt: Learnt, *, rounds: int = 1) -> Learnt:
-    """Train on, so many rounds of federated averaging among all sites; `learnt` stays as it is.
+    """Train for `rounds` more rounds of federated averaging among all sites; `learnt` stays as it is.
 
     What is forgotten is left out, as a federation's clients leave it out.
 
     Raises:
-        ConfigurationError: a method cannot be prepared for with such a task, or so many sites.
+        ConfigurationError: a method cannot be prepared for with such a task, or with this number of sites.
         DataError: no site has an example.
     """
     sites = without(sites, learnt.forgotten)
@@ -132,7 +132,7 @@ def forget_sets(targets: Iterable[Target], clients: Collection[str]) -> dict[str
 
 
 def retained(sites: Sites, targets: Iterable[Target]) -> dict[str, Examples]:
-    """Return what the sites hold once the targets are forgotten; who has nothing left is left out."""
+    """Return what the sites hold once the targets are forgotten; a client with nothing left is left out."""
     left = without(sites, Exclusions().including(targets))
     return {client: examples for client, examples in left.items() if len(examples)}
 
@@ -220,7 +220,7 @@ def _takes_part(learnt: Learnt, client: str, number: int) -> bool:
 def _combine(
     prepared: Mapping[str, Prepared], before: Vector, models: Mapping[str, tuple[int, Vector]]
 ) -> Vector:
-    """Average, as the method says that trains in a way of its own, if there is one."""
+    """Average the models, by the rule of a method that replaces training where one is prepared."""
     for one in prepared.values():
         if one.preparation.replaces_training:
             return one.preparation.combine(one.options, before, models)

@@ -17,7 +17,7 @@ def nothing_collected() -> Iterator[None]:
     So it also stays shared with the processes that are forked from this one.
     """
     was_enabled = gc.isenabled()
-    gc.collect()  # what is garbage now would stay for good
+    gc.collect()  # what is garbage now would stay permanently
     gc.disable()
     try:
         yield

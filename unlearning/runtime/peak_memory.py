@@ -4,7 +4,6 @@
 `MemoryWatch` takes them. docs/report.md says what the figures mean.
 """
 
-import sys
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -14,15 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import psutil
 import torch
 
-try:
-    import resource
-except ImportError:  # Windows has none; the figure is unknown there
-    resource = None  # type: ignore[assignment]
-
 MAX_BYTES = 2**63 - 1
-_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+LOOK_EVERY_S = 0.05
+_STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,80 +73,71 @@ class PeakMemory(_Figures):
 
 
 class MemoryWatch:
-    """Watches this process's peak memory from entering until leaving.
+    """Watches this process's memory from entering until leaving, by a look every 50 ms.
 
-    Several may watch in one process, as where clients and server share it: each has the peak of the whole
-    process during its own time. On Linux the kernel's high-water mark is set back on entering, which costs
-    some 30 microseconds. Where that is impossible the mark is that since the process began.
+    Several may watch in one process, as where clients and server share it: each has the peak of the whole process
+    during its own time.
     """
 
     def __init__(self) -> None:
         self._peak = Memory()
+        self._mark = 0
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        with _lock:
-            _credit()
-            _open.append(self)
-            _set_back()
+        self._mark = _high_water_mark()
+        self._look()
+        self._thread = threading.Thread(target=self._watch, name="memory-watch", daemon=True)
+        self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with _lock:
-            _credit()
-            _open.remove(self)
+        self._look()
+        self._ended.set()
 
     def peak(self) -> Memory:
         """Return the peak so far, or, after leaving, of the time watched; unknown before entering."""
-        with _lock:
-            if self in _open:
-                _credit()
-            return self._peak
+        if self._thread is not None and not self._ended.is_set():
+            self._look()
+        return self._peak
+
+    def _watch(self) -> None:
+        while not self._ended.wait(LOOK_EVERY_S):
+            self._look()
+
+    def _look(self) -> None:
+        now = memory_now()
+        mark = _high_water_mark()
+        if mark > self._mark:  # reached since entering, perhaps between two looks
+            now = now.joined(Memory(resident_bytes=mark))
+        with self._lock:
+            self._peak = self._peak.joined(now)
 
 
-_lock = threading.Lock()
-_open: list[MemoryWatch] = []
+def memory_now() -> Memory:
+    """Return what this process holds at this moment; of the CUDA device where tensors take most."""
+    devices = range(torch.cuda.device_count()) if _uses_cuda() else ()
+    return Memory(
+        resident_bytes=psutil.Process().memory_info().rss,
+        device_bytes=max((torch.cuda.memory_allocated(device) for device in devices), default=None),
+    )
 
 
-def _credit() -> None:
-    """Let every watch know of the marks, which the next one sets back."""
-    if not _open:
-        return
-    marks = Memory(resident_bytes=_resident(), device_bytes=_on_devices())
-    for watch in _open:
-        watch._peak = watch._peak.joined(marks)
-
-
-def _set_back() -> None:
-    with suppress(OSError):  # not Linux, or forbidden in this container: the mark is that since the beginning
-        _CLEAR.write_bytes(b"5")  # sets VmHWM to what is resident now: proc_pid_clear_refs(5)
-    if _uses_cuda():
-        for device in range(torch.cuda.device_count()):
-            torch.cuda.reset_peak_memory_stats(device)
-
-
-def _resident() -> int | None:
-    """Return the high-water mark of resident memory in bytes."""
-    with suppress(OSError):  # not Linux
+def _high_water_mark() -> int:
+    """Return the most bytes that were resident since the process began; 0 where the kernel does not say (not Linux)."""
+    with suppress(OSError):
         for line in _STATUS.read_bytes().splitlines():
             if line.startswith(b"VmHWM:"):
                 return int(line.split()[1]) * 1024
-    if resource is None:
-        return None
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # since the process began; it never falls
-    return most if sys.platform == "darwin" else most * 1024
+    return 0
 
 
 def _uses_cuda() -> bool:
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch does not type it
-
-
-def _on_devices() -> int | None:
-    """Return the most bytes that tensors took on any CUDA device; None where CUDA was not used."""
-    if not _uses_cuda():
-        return None
-    return max(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count()))
 
 
 def _larger(name: str, *both: _Figures) -> int | None:

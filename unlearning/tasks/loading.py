@@ -58,6 +58,7 @@ def _task(settings: TaskSettings) -> Task:
         augment=info.augment if info is not None else None,
         dtype=getattr(torch, settings.dtype),
         load_pretrained=partial(load_pretrained, settings.pretrained) if load_pretrained else None,
+        channels_last=settings.model in MODELS,
     )
 
 

@@ -99,7 +99,7 @@ def _wrong_values(settings: TaskSettings) -> Iterator[str]:
 def _wrong_dataset(settings: TaskSettings) -> Iterator[str]:
     """Yield what is wrong with the data set and the settings that must fit it."""
     if settings.dataset not in DATASETS:
-        yield f"Unknown dataset {settings.dataset!r}. The datasets are: {', '.join(DATASETS)}."
+        yield f"dataset: unknown dataset {settings.dataset!r}. The datasets are: {', '.join(DATASETS)}."
         return
     info = DATASETS[settings.dataset]
     if info is None:

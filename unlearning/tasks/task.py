@@ -248,6 +248,8 @@ class Task:
     load_pretrained: puts pre-trained weights into an untrained model, in place; None to start from the untrained.
     shard: where the model is an ensemble of shard models (`ensemble`), the task of one of them.
     train: own training in place of the built-in loop (`unlearning.own_training`); None for the loop.
+    channels_last: whether models are measured with the channels last in memory, which takes a processor half of the
+        time. Only for networks that never `view` a picture's features: a view needs the usual order.
     """
 
     name: str
@@ -261,3 +263,4 @@ class Task:
     load_pretrained: Callable[[nn.Module], None] | None = None
     shard: "Task | None" = None
     train: Callable[..., float] | None = None
+    channels_last: bool = False

@@ -1,15 +1,12 @@
-// Pages that follow what happens: the server says when a page would look otherwise (server-sent events), and the
-// parts marked data-live are fetched again and put in the place of the old ones. A part that somebody types into
+// Pages that refresh themselves: once a second the console is asked for its stamp, and where that has changed the
+// parts marked data-live are fetched again and put in the place of the old ones. A part that a user types into
 // stays as it is. Without this file every page works; the browser then reads it again every 15 seconds.
 "use strict";
 
 (() => {
-  const kind = document.body.dataset.changes;
-  if (!kind) return;
-  const notice = document.getElementById("connection");
   let shown = document.body.dataset.stamp;
-  let busy = false;
-  let again = false;
+  if (shown === undefined) return;
+  const notice = document.getElementById("connection");
 
   document.addEventListener("input", (event) => {
     const part = event.target.closest("[data-live]");
@@ -36,47 +33,26 @@
   }
 
   async function read() {
-    if (busy) {
-      again = true;
-      return;
-    }
-    busy = true;
-    try {
-      const answer = await fetch(location.href, { headers: { accept: "text/html" } });
-      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-      if (!fresh.body.dataset.page) {
-        say("This browser is not signed in any more: the console was started anew. Open the link that it printed.");
-      } else if (fresh.body.dataset.page !== document.body.dataset.page) {
-        location.reload();
-      } else {
-        swap(fresh);
-        shown = fresh.body.dataset.stamp;
-      }
-    } catch {
-      // the stream says when the console is back
-    }
-    busy = false;
-    if (again) {
-      again = false;
-      read();
-    }
+    const answer = await fetch(location.href, { headers: { accept: "text/html" } });
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (fresh.body.dataset.page !== document.body.dataset.page) return location.reload();
+    swap(fresh);
+    shown = fresh.body.dataset.stamp;
   }
 
-  const changes = new EventSource(`/changes?page=${encodeURIComponent(kind)}`);
-  changes.onopen = () => say("");
-  changes.onmessage = (event) => {
-    if (event.data !== shown) {
-      shown = event.data;
-      read();
-    }
-  };
-  changes.onerror = () => {
-    // A stream ends after a minute and opens again at once; only one that stays away is worth a word.
-    setTimeout(() => {
-      if (changes.readyState === EventSource.CONNECTING) {
-        say("The console does not answer; was it ended? This page goes on by itself when it is back.");
+  async function look() {
+    try {
+      const answer = await fetch("/stamp");
+      if (!answer.ok) {
+        say("This browser is not signed in any more: the console was restarted. Open the link that it printed.");
+      } else {
+        say("");
+        if ((await answer.text()) !== shown) await read();
       }
-    }, 3000);
-    if (changes.readyState === EventSource.CLOSED) read();
-  };
+    } catch {
+      say("The console does not answer; was it ended? This page refreshes itself when it is back.");
+    }
+    setTimeout(look, 1000);
+  }
+  look();
 })();

@@ -1,26 +1,25 @@
-"""Whether what runs on a server host was started with what federation.toml says now."""
+"""Whether the newest run was started with what federation.toml says now."""
 
-from collections.abc import Iterable, Iterator
-from datetime import datetime
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import psutil
-
-from server.operations.applied_settings import APPLY, unapplied
-from server.operations.checklist.finding import Finding, ok, problem, warning
-from server.operations.checklist.supernodes import runs
-from server.operations.federation_file import read_federation_file
+from server.operations.checklist.finding import Finding, ok, problem
+from server.operations.federation_toml import FederationFile, flat, read_federation_file
+from server.operations.flower_control import ConfigValue, app_settings
+from server.operations.starting import NUM_CLIENTS, START_CLIENTS
+from server.state_directory.files import SETTINGS_FILE
 from unlearning.errors import ConfigurationError
 
-_READ_AT_THEIR_START = {"serve": "flower-unlearning", "supervise": "flower-unlearning-supervisor"}
-"""The commands that run for long and read the file, each with its unit."""
+_APPLY = (
+    "flwr stop RUN_ID federation; systemctl restart flower-unlearning-supervisor; flower-unlearn start. The run goes "
+    "on from its newest checkpoint."
+)
 
 
-def check_applied(path: Path, services: Iterable[tuple[str, datetime]]) -> Iterator[Finding]:
-    """Check that the newest run has the file's settings and that no service is older than the file.
-
-    services: `serve` and `supervise` as they run, each with the time of its start.
-    """
+def check_applied(path: Path) -> Iterator[Finding]:
+    """Check that the newest run has the file's settings."""
     if not path.is_file():
         return  # all was said by options
     try:
@@ -31,23 +30,43 @@ def check_applied(path: Path, services: Iterable[tuple[str, datetime]]) -> Itera
     if different:
         yield problem(
             f"{path} is not what the newest run was started with: {'; '.join(different)}.",
-            f"Where you have just started one, check again in a minute. Else: {APPLY}",
+            f"Where you have just started one, check again in a minute. Else: {_APPLY}",
         )
     else:
         yield ok(f"{path} is what the newest run was started with, if there was one.")
-    changed = datetime.fromtimestamp(path.stat().st_mtime).astimezone()
-    for name, started in services:
-        if started < changed:
-            yield warning(
-                f"`flower-unlearn {name}` was started before {path} was last changed, and goes by what it said then.",
-                f"systemctl restart {_READ_AT_THEIR_START[name]}",
-            )
 
 
-def services_here(processes: Iterable[psutil.Process]) -> Iterator[tuple[str, datetime]]:
-    """Yield the services among `processes` that read the file at their start, with the time of it."""
-    for process in processes:
-        words = process.info["cmdline"] or ()
-        if runs(words, "flower-unlearn"):
-            for name in _READ_AT_THEIR_START.keys() & set(words):
-                yield name, datetime.fromtimestamp(process.create_time()).astimezone()
+def unapplied(file: FederationFile) -> list[str]:
+    """Say in a few words each which settings differ between the file and the newest run; nothing if there was none.
+
+    What the file leaves out is the app's, and else this version's default.
+
+    Raises:
+        ConfigurationError: the file's settings are none that a run accepts.
+    """
+    # Imported here because it needs PyTorch, which takes seconds.
+    from strategies.settings.run_config import RunSettings
+
+    try:
+        kept: dict[str, Any] = dict(json.loads((file.state_dir / SETTINGS_FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return []  # `check_state` and `model` say what is wrong with it
+    given = {**_app_settings(file), **file.run_settings()}
+    known = {name: value for name, value in given.items() if "." not in name}
+    wanted = {**given, **RunSettings.from_run_config(known).to_run_config()}
+    if not {START_CLIENTS, NUM_CLIENTS} & given.keys():
+        wanted.pop(START_CLIENTS)  # it was the number of registered clients then
+    return [
+        f"{name} is {kept.get(name)!r} in the run and {value!r} in the file"
+        for name, value in sorted(wanted.items())
+        if (name in kept or name in given) and kept.get(name) != value
+    ]
+
+
+def _app_settings(file: FederationFile) -> dict[str, ConfigValue]:
+    if file.app is None:
+        return {}
+    try:
+        return flat(app_settings(file.app))
+    except (OSError, ValueError, KeyError) as exc:
+        raise ConfigurationError([f"app: {file.app} is no Flower app: {exc!r}."]) from exc

@@ -7,29 +7,20 @@ from pathlib import Path
 
 import psutil
 
-from server.operations.checklist.applied import check_applied, services_here
-from server.operations.checklist.files import check_certificates, check_secrets, check_state
+from server.operations.checklist.applied import check_applied
 from server.operations.checklist.finding import Finding, Installation
-from server.operations.checklist.residue import check_superlink_database
-from server.operations.checklist.running import (
-    check_from_outside,
-    check_ledger,
-    check_ports,
+from server.operations.checklist.kept_data import check_ledger, check_superlink_database
+from server.operations.checklist.keys_and_state import check_certificates, check_secrets, check_state
+from server.operations.checklist.ports import check_ports, check_server_address
+from server.operations.checklist.processes import (
+    check_let_in,
     check_processes,
-    check_server_address,
     check_starts,
     check_versions,
     installed_at,
-)
-from server.operations.checklist.service_user import check_service_user
-from server.operations.checklist.supernodes import (
-    check_let_in,
-    check_supernodes,
     nodes_here,
-    supernodes_here,
 )
-from server.operations.checklist.units import check_units
-from server.processes.layout import can_connect
+from server.operations.checklist.services import check_service_user, check_units
 
 PLACES = ("FLOWER_UNLEARNING_FILE", "FLWR_HOME")
 """The variables by which the services find an installation's files."""
@@ -46,24 +37,17 @@ def inspect_installation(installation: Installation, *, now: datetime) -> Iterat
     yield from check_processes((" ".join(process.info["cmdline"]) for process in own), installation)
     yield from check_ports(listening_sockets(), installation)
     yield from check_versions()
-    yield from check_starts(
-        ((" ".join(one.info["cmdline"]), one.info["create_time"]) for one in own), installed_at()
-    )
+    file = installation.federation_file or installation.config_dir / "federation.toml"
+    starts = ((" ".join(one.info["cmdline"]), one.info["create_time"]) for one in own)
+    yield from check_starts(starts, installed_at(), file.stat().st_mtime if file.is_file() else 0.0)
     if installation.server_address:
-        yield from check_server_address(installation.server_address, can_connect=can_connect)
+        yield from check_server_address(installation.server_address)
     if installation.is_server:
-        file = installation.federation_file or installation.config_dir / "federation.toml"
-        yield from check_applied(file, services_here(own))
+        yield from check_applied(file)
         yield from check_superlink_database(installation)
         yield from check_ledger(installation, now=now)
     else:
         yield from check_let_in(nodes_here(own))
-        yield from check_supernodes(supernodes_here(own), now=now)
-
-
-def inspect_from_outside(host: str) -> Iterator[Finding]:
-    """Check what a client's host can and cannot reach of the server's."""
-    yield from check_from_outside(host, can_connect=can_connect)
 
 
 def own_processes(installation: Installation) -> list[psutil.Process]:
@@ -86,8 +70,8 @@ def own_processes(installation: Installation) -> list[psutil.Process]:
 def belongs(words: Iterable[str], installation: Installation) -> bool:
     """Tell whether a process with these words in its command and its environment may be of this installation.
 
-    Words that name its files below no directory of this installation say that it is another one's: several federations,
-    or another's containers, share a machine. One that names no file may be anybody's, and is looked at.
+    Several federations, or another's containers, may share a machine: a process whose words name files, but none below
+    a directory of this installation, is of another one. One that names no file may be of any, and is checked.
     """
     ours = {installation.config_dir, installation.state_dir.parent, installation.superlink_database.parent}
     paths = [Path(word) for word in words if word.startswith("/") and Path(word).parent.name != "bin"]

@@ -11,12 +11,12 @@ from starlette.testclient import TestClient
 
 from server.api.client import DeletionClient
 from server.api.server import RunningServer, serve
-from server.api.tls import TlsFiles
-from server.console.app import make_app
 from server.console.auth import LoginLink
-from server.console.console import Console
-from server.console.server import Settings, who_calls
+from server.console.launch import Settings, who_calls
+from server.console.rendering import Console
+from server.console.routes import make_app
 from server.ledger import Ledger
+from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import LiveLoop
 
@@ -28,9 +28,9 @@ class Browser:
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.app = make_app(console, poll_s=0.02, stream_s=0.15)
+        self.app = make_app(console)
         self.client = TestClient(self.app, base_url=f"http://127.0.0.1:{PORT}", follow_redirects=False)
-        assert self.client.get(console.door.link).status_code == 303
+        assert self.client.get(console.login.link).status_code == 303
 
     def get(self, path: str, **options: Any) -> Any:
         return self.client.get(path, **options)
@@ -42,7 +42,7 @@ class Browser:
 
     @property
     def csrf(self) -> str:
-        session = self.console.door.session_of(self.client.cookies[self.console.door.cookie_name])
+        session = self.console.login.session_of(self.client.cookies[self.console.login.cookie_name])
         assert session is not None
         return session.csrf
 
@@ -82,8 +82,8 @@ class Desk:
     def console(self, tls: TlsFiles | None = None) -> Console:
         settings = Settings(address=self.service.address, tls=tls, name="ada")
         caller, _ = who_calls(settings)
-        door = LoginLink(PORT, self.said.append)
-        return Console(service=self.calling(tls), caller=caller, address=self.service.address, door=door)
+        login = LoginLink(PORT, self.said.append)
+        return Console(service=self.calling(tls), caller=caller, address=self.service.address, login=login)
 
     def browser(self, tls: TlsFiles | None = None) -> Browser:
         return Browser(self.console(tls))

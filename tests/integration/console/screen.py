@@ -23,7 +23,7 @@ from selenium import webdriver
 from selenium.common import exceptions
 from selenium.webdriver.support.wait import WebDriverWait
 
-from server.api.tls import TlsFiles
+from strategies.tls_files import TlsFiles
 
 T = TypeVar("T")
 

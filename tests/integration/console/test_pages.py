@@ -15,7 +15,7 @@ import pytest
 from starlette.requests import Request
 
 from server.console import forms, mirror
-from server.console.list_query import PAGE
+from server.console.request_list import PAGE
 from tests.certificates import Authority
 from tests.deletion_service import FORGETTING, submit
 from tests.integration.console.conftest import Browser, Desk, errors
@@ -47,7 +47,7 @@ def test_the_list_shows_searches_and_filters(desk: Desk, browser: Browser) -> No
 
 
 def test_what_changes_is_seen_at_the_next_look(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """New requests, new states, by whomever; the list is not read anew for it."""
+    """New requests and new states; the list is not read again for it."""
     browser, operator = desk.browser(), desk.calling()
     assert "No request has been filed yet" in browser.page("/requests")
     request = submit(operator)
@@ -62,13 +62,13 @@ def test_what_changes_is_seen_at_the_next_look(desk: Desk, monkeypatch: pytest.M
     assert "13 requests" in browser.page("/requests")
 
 
-def test_text_of_strangers_is_text(desk: Desk, browser: Browser) -> None:
+def test_foreign_text_is_text(desk: Desk, browser: Browser) -> None:
     """Names and reasons with markup stay what they are, on every page that shows them."""
     operator = desk.calling()
     request = submit(operator, submitted_by=MARKUP)
     desk.loop.move(request.id, Status.FAILED, reason=MARKUP)
     desk.loop.round(1, "training", request.id, failed={MARKUP: MARKUP})
-    for path in ("/requests", f"/requests/{request.id}", "/access", "/federation"):
+    for path in ("/requests", f"/requests/{request.id}", "/federation"):
         text = browser.page(path)
         assert "<img" not in text
         assert "&lt;img" in text
@@ -132,8 +132,8 @@ def test_buttons_do_what_they_say(desk: Desk, browser: Browser) -> None:
     desk.loop.move(two.id, Status.FAILED, retryable=True)
     browser.follow(browser.post(f"/requests/{one.id}/cancel"))
     browser.follow(browser.post(f"/requests/{two.id}/retry", accept_score_loss="12.5"))
-    assert desk.ledger.get(one.id).status is Status.CANCELLED
-    assert desk.ledger.accepted_loss(two.id) == (12.5, "ada")
+    assert desk.ledger.requests.get(one.id).status is Status.CANCELLED
+    assert desk.ledger.requests.accepted_loss(two.id) == (12.5, "ada")
     assert "/cancel" not in browser.page(f"/requests/{one.id}")
     assert "/retry" not in browser.page(f"/requests/{two.id}")
 
@@ -163,10 +163,10 @@ def test_a_request_is_filed_after_plan_and_summary(desk: Desk, browser: Browser)
     text = browser.page(summary)
     assert "client 3" in text
     assert "unlearning_rate = 1.5" in text
-    assert desk.ledger.list_requests() == []
+    assert desk.ledger.requests.select() == []
     filed = browser.follow(browser.post(summary))
     assert browser.follow(browser.post(summary)) == filed
-    (request,) = desk.ledger.list_requests()
+    (request,) = desk.ledger.requests.select()
     assert (filed, request.method, request.submitted_by) == (f"/requests/{request.id}", "puf-special", "ada")
     assert request.parameters["unlearning_rate"] == 1.5
 
@@ -181,7 +181,7 @@ def test_samples_are_filed_from_a_file_or_pasted(desk: Desk, browser: Browser, w
     assert "2,500 samples of client 3" in browser.page(draft)
     browser.follow(browser.post(f"{draft}", method="puf-special"))
     browser.follow(browser.post(f"{draft}/summary"))
-    (request,) = desk.ledger.list_requests()
+    (request,) = desk.ledger.requests.select()
     assert request.target.num_samples == 2500
 
 
@@ -216,7 +216,7 @@ def test_bad_input_is_a_sentence_beside_its_field(desk: Desk, case: str) -> None
     assert words in errors(answer)[field]
     if field != "what":
         assert f'aria-describedby="{field}-hint {field}-error" aria-invalid="true"' in answer.text
-    assert desk.ledger.list_requests() == []
+    assert desk.ledger.requests.select() == []
 
 
 def test_a_file_that_is_too_long_is_a_sentence_too(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,11 +263,11 @@ def test_the_method_is_refused_where_it_is_chosen(desk: Desk, browser: Browser) 
     answer = browser.post(f"{draft}/summary")
     assert answer.status_code == 422
     assert "unlearning_rate" in errors(answer)["form"]
-    assert desk.ledger.list_requests() == []
+    assert desk.ledger.requests.select() == []
 
 
 def test_a_draft_that_is_gone_says_that_nothing_was_filed(desk: Desk) -> None:
-    """A console that was started anew knows nothing of the forms of the one before."""
+    """A restarted console knows nothing of the forms of the one before."""
     answer = desk.browser().get("/file/unknown")
     assert answer.status_code == 400
     assert "Nothing was filed by it" in answer.text
@@ -329,33 +329,30 @@ def test_the_register_is_exported_with_the_ledgers_head(desk: Desk, browser: Bro
     one = submit(operator, submitted_by="=1+1")
     two = submit(operator, CLIENT_4)
     desk.loop.move(one.id, *FORGETTING, result={"certificate_sha256": "ab" * 32})
-    sequence, digest = desk.ledger.event_head()
+    sequence, digest = desk.ledger.events.head()
     text = browser.get("/register.csv").content.decode("utf-8-sig")
     rows = list(csv.DictReader(io.StringIO(text)))
-    assert [row["request"] for row in rows] == [one.id, two.id]
-    assert rows[0]["filed_by"] == "'=1+1"
+    assert [row["id"] for row in rows] == [one.id, two.id]
+    assert rows[0]["submitted_by"] == "'=1+1"
     assert {(row["ledger_event"], row["ledger_hash"]) for row in rows} == {(str(sequence), digest)}
     record = json.loads(browser.get("/register.jsonld").content)
-    assert record["@type"] == "dpv:RightExerciseRecord"
-    assert record["flun:ledger"] == {"flun:event": sequence, "flun:hash": digest, "flun:problem": ""}
-    done, waiting = record["dct:hasPart"]
-    assert (done["dpv:hasStatus"]["@id"], waiting["dpv:hasStatus"]["@id"]) == (
-        "dpv:RequestFulfilled",
-        "dpv:RequestInitiated",
-    )
-    assert done["dpv:hasNotice"]["flun:certificateSha256"] == "ab" * 32
+    assert record["@type"] == "RightExerciseRecord"
+    assert record["ledger"] == {"event": sequence, "hash": digest, "problem": ""}
+    done, waiting = record["activity"]
+    assert (done["status"], waiting["status"]) == ("dpv:RequestFulfilled", "dpv:RequestInitiated")
+    assert done["notice"]["certificate_sha256"] == "ab" * 32
 
 
 def test_the_register_of_a_period_has_that_period(desk: Desk, browser: Browser) -> None:
     """Both days included; what is no day is a sentence beside its field and no export."""
     request = submit(desk.calling())
-    today = desk.ledger.get(request.id).created_at.date()
+    today = desk.ledger.requests.get(request.id).created_at.date()
     assert request.id in browser.page(f"/register?first={today}&last={today}")
     assert request.id not in browser.page("/register?last=2020-01-01")
     for day in ("0000-01-01", "2026-02-30", "yesterday", "2026-13-01"):
         answer = browser.get(f"/register?first={day}")
         assert answer.status_code == 422
-        assert "is no day" in errors(answer)["first"]
+        assert "YYYY-MM-DD" in errors(answer)["first"]
         assert browser.get(f"/register.csv?first={day}").status_code == 400
     assert "before the first" in errors(browser.get("/register?first=2026-02-02&last=2026-02-01"))["last"]
 
@@ -364,7 +361,7 @@ def test_the_register_of_a_period_has_that_period(desk: Desk, browser: Browser) 
 
 
 def test_while_the_service_is_away_pages_say_so_and_go_on_by_themselves(desk: Desk, browser: Browser) -> None:
-    """The list as it was known, with a word about it; the stream tells when the service is back."""
+    """The list as it was known, with a sentence about it; the stamp changes when the service is back."""
     request = submit(desk.calling())
     before = browser.page("/requests")
     address = desk.service.address
@@ -374,30 +371,29 @@ def test_while_the_service_is_away_pages_say_so_and_go_on_by_themselves(desk: De
     assert request.id in page
     away = browser.get(f"/requests/{request.id}")
     assert away.status_code == 503
-    assert "goes on by itself" in away.text
-    assert 'data-changes="error"' in away.text
+    assert "refreshes itself" in away.text
+    assert "data-stamp=" in away.text
     draft = browser.post("/file", what="client", client="4")
     assert draft.status_code == 503
-    told = browser.page("/changes?page=requests")
+    away_stamp = browser.page("/stamp")
     desk.service = desk.start(address)
     grpc.channel_ready_future(browser.console.service._channel).result(20)
     assert "has not answered" not in browser.page("/requests")
-    back = browser.page("/changes?page=requests")
-    stamps = [re.findall(r"data: (\S+)", text) for text in (told, back)]
-    assert stamps[0] != stamps[1]
+    assert browser.page("/stamp") != away_stamp
     assert before == browser.page("/requests")
 
 
-def test_the_stream_says_when_something_has_changed(desk: Desk, browser: Browser) -> None:
-    """One stamp as long as nothing happens, another one after; of the federation's page also for a round."""
+def test_the_stamp_changes_with_what_pages_show(desk: Desk, browser: Browser) -> None:
+    """It stays as long as nothing happens; a round and a request give another one."""
 
-    def stamps(page: str) -> list[str]:
-        return re.findall(r"data: (\S+)", browser.page(f"/changes?page={page}"))
+    def stamp() -> str:
+        browser.console.mirror.now()
+        return browser.page("/stamp")
 
-    assert stamps("requests") == stamps("requests")
-    assert len(stamps("requests")) == 1
-    old, seen = stamps("federation"), stamps("requests")
+    stamps = [stamp()]
+    assert stamp() == stamps[0]
     desk.loop.round(1, "training", loss=0.5)
-    assert stamps("federation") != old
+    stamps.append(stamp())
     submit(desk.calling())
-    assert stamps("requests") != seen
+    stamps.append(stamp())
+    assert len(set(stamps)) == 3

@@ -11,9 +11,9 @@ from typer.testing import CliRunner, Result
 from server.api.client import DeletionClient
 from server.api.limits import Limits
 from server.api.server import RunningServer, serve
-from server.api.tls import TlsFiles
 from server.cli import app
 from server.ledger import Ledger
+from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import ANSWERED_S, LiveLoop
 

@@ -13,10 +13,11 @@ from benchmarks.speed.deletion_attacks import ATTACKERS, ATTACKS, STRANGER
 from benchmarks.speed.deletion_load import OPERATOR, Service, run_attack, running_service
 from benchmarks.speed.http_attacks import HTTP_ATTACKS
 from server.api.client import DeletionClient
-from server.api.tls import TlsFiles
 from server.ledger import ClientRecord, Ledger
+from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import ANSWERED_S, NOW, erasure
+from tests.ledgers import live_at
 from unlearning.requests import Granularity, Status, Target
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -48,7 +49,7 @@ def ledger(url: str) -> Iterator[Ledger]:
     opened = Ledger.open(url)
     token = opened.acquire_fence("test", now=NOW)
     hospitals = [name for attack in (*ATTACKS, *HTTP_ATTACKS) for name in hospitals_of(attack)]
-    opened.register_clients(map(ClientRecord, [*hospitals, *ATTACKERS]), token=token, now=NOW)
+    live_at(opened, token, NOW).register_clients(map(ClientRecord, [*hospitals, *ATTACKERS]))
     yield opened
     opened.close()
 
@@ -109,6 +110,6 @@ def test_operators_are_answered_during_an_attack(
             file = file_over_http if number % 2 else file_over_grpc
             filed = file(name, service, certificates)
             latencies.append(time.monotonic() - began)
-            assert ledger.get(filed).status is Status.RECEIVED
+            assert ledger.requests.get(filed).status is Status.RECEIVED
     assert max(latencies) < ANSWERED_S
     assert service.peak_mib() - before_mib < 150, "twelve messages of 100 MiB were once 1.2 GB"

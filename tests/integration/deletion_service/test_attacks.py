@@ -1,10 +1,8 @@
-"""What a caller may try so that others get no answer: half a call, a long list, many streams, a trickle of bytes."""
+"""What a caller may try so that others get no answer: half a call, a long list, many streams."""
 
-import contextlib
-import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -14,15 +12,12 @@ from server.api import deletion_pb2 as pb
 from server.api.errors import AccessDenied
 from server.api.server import RunningServer
 from server.ledger import Ledger, LimitExceeded
-from server.operations.metrics_http import MAX_CONNECTIONS, MetricsServer, serve_metrics
 from tests.deletion_service import (
     ALL_OF_3,
     ANSWERED_S,
     SAMPLES_OF_3,
     SERVICE,
     LiveLoop,
-    connect,
-    received,
     submit,
 )
 from tests.integration.deletion_service.conftest import Guarded, Start
@@ -137,7 +132,11 @@ def test_a_list_that_is_too_long_for_one_message_goes_in_parts(start: Start, led
     client, target = start().as_("client"), samples(20_000)
     filed = submit(client, target, idempotency_key="k")
     assert submit(client, target, idempotency_key="k").id == filed.id
-    assert ledger.get(filed.id).target.describe() == filed.target.describe() == "20,000 samples of client 3"
+    assert (
+        ledger.requests.get(filed.id).target.describe()
+        == filed.target.describe()
+        == "20,000 samples of client 3"
+    )
 
 
 def test_a_list_is_refused_to_a_client_beyond_its_quota(start: Start, ledger: Ledger) -> None:
@@ -145,7 +144,7 @@ def test_a_list_is_refused_to_a_client_beyond_its_quota(start: Start, ledger: Le
     service = start(sample_ids_per_day=10_000)
     with pytest.raises(LimitExceeded, match="'3' may send 10,000 sample ids a day"):
         submit(service.as_("client"), samples(20_000))
-    assert ledger.list_requests() == []
+    assert ledger.requests.select() == []
     assert submit(service.as_("operator"), samples(20_000)).is_open
 
 
@@ -191,51 +190,3 @@ def test_parts_that_make_no_list_are_refused(
     refused: Any = caught.value
     assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert message in refused.details()
-
-
-# A trickle of bytes
-
-
-@pytest.fixture
-def metrics(ledger: Ledger) -> Iterator[MetricsServer]:
-    running = serve_metrics(ledger, "127.0.0.1:0")
-    yield running
-    running.stop()
-
-
-@pytest.fixture
-def trickling(metrics: MetricsServer) -> Iterator[list[socket.socket]]:
-    """As many connections as there are places and some more, each with half a line of a request."""
-    with ExitStack() as opened:
-        connections = [opened.enter_context(connect(metrics.address)) for _ in range(MAX_CONNECTIONS + 20)]
-        for connection in connections:
-            connection.sendall(b"GET /heal")
-        yield connections
-
-
-def test_connections_that_trickle_take_no_threads(metrics: MetricsServer, ledger: Ledger) -> None:
-    """Forty of them begin no thread, once they have been accepted."""
-    _healthz(metrics)
-    before = set(threading.enumerate())
-    with ExitStack() as opened:
-        for _ in range(40):
-            opened.enter_context(connect(metrics.address)).sendall(b"GET /heal")
-        _healthz(metrics)
-        assert set(threading.enumerate()) <= before
-
-
-def test_a_new_connection_takes_the_place_of_the_one_that_waited_longest(
-    metrics: MetricsServer, trickling: list[socket.socket]
-) -> None:
-    """The health is told, and the first that trickled are closed."""
-    assert _healthz(metrics).startswith(b"HTTP/1.1 200 OK")
-    with contextlib.suppress(ConnectionResetError):  # closed as well
-        assert trickling[0].recv(1) == b""
-    trickling[-1].sendall(b"thz HTTP/1.1\r\n\r\n")
-    assert trickling[-1].recv(100).startswith(b"HTTP/1.1 200 OK")
-
-
-def _healthz(metrics: MetricsServer) -> bytes:
-    with connect(metrics.address) as connection:
-        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
-        return received(connection)

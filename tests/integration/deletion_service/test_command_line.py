@@ -29,7 +29,7 @@ def test_request_files_one_request_for_each_client(command: Command, ledger: Led
         "r-000001  received  forget client 3 with puf-special",
         "r-000002  received  forget client 4 with puf-special",
     ]
-    assert [item.parameters["unlearning_rate"] for item in ledger.list_requests()] == [1.0, 1.0]
+    assert [item.parameters["unlearning_rate"] for item in ledger.requests.select()] == [1.0, 1.0]
 
 
 def test_request_reads_sample_ids_from_a_file(command: Command, ledger: Ledger, tmp_path: Path) -> None:
@@ -37,14 +37,14 @@ def test_request_reads_sample_ids_from_a_file(command: Command, ledger: Ledger, 
     (tmp_path / "ids.txt").write_text("# visits\n17\n21\n")
     result = command("request", "--client", "3", "--samples", str(tmp_path / "ids.txt"))
     assert result.stdout == "r-000001  received  forget 2 samples of client 3 with puf-special\n"
-    assert ledger.target_of(ledger.get("r-000001")).sample_ids == {"17", "21"}
+    assert ledger.requests.target_of(ledger.requests.get("r-000001")).sample_ids == {"17", "21"}
 
 
 def test_request_run_twice_with_a_key_files_once(command: Command, ledger: Ledger) -> None:
     """Also for several clients."""
     arguments = ("request", "--client", "3", "--client", "4", "--key", "k")
     assert command(*arguments).stdout == command(*arguments).stdout
-    assert len(ledger.list_requests()) == 2
+    assert len(ledger.requests.select()) == 2
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_a_whole_ledger_is_verified(command: Command, ledger: Ledger) -> None:
     command("request", "--client", "3")
     result = command("verify-ledger")
     assert result.exit_code == 0
-    sequence, digest = ledger.event_head()
+    sequence, digest = ledger.events.head()
     assert result.stdout.endswith(f"--kept {sequence}:{digest}\n")
     command("request", "--client", "4")
     assert command("verify-ledger", "--kept", f"{sequence}:{digest}").exit_code == 0

@@ -25,7 +25,7 @@ def test_a_request_says_when_it_came_and_is_due(command: Command, ledger: Ledger
     """Day, ground, reference and note stand in the ledger, in `status`, `list` and their JSON."""
     given = ("--received-on", ago(3), "--ground", "b", "--reference", "DSR-17", "--note", "by letter [x]")
     assert command("request", "--client", "3", *given).exit_code == 0
-    found = ledger.get("r-000001")
+    found = ledger.requests.get("r-000001")
     due_on = one_month_after(TODAY - timedelta(days=3))
     assert (found.due_on, found.ground, found.reference) == (due_on, Ground.B, "DSR-17")
     shown = command("status", "r-000001").stdout
@@ -67,7 +67,7 @@ def test_every_command_says_what_it_did(command: Command, ledger: Ledger) -> Non
     told.append(command("list", "--json").stdout)
     assert not re.search("Erika|lawsuit|many systems|17\\(3\\)", "".join(told))
     assert command("verify-ledger").exit_code == 0
-    assert ledger.verify() == ""
+    assert ledger.events.verify() == ""
 
 
 def test_amend_says_what_stands_there_now(command: Command, ledger: Ledger) -> None:
@@ -88,14 +88,14 @@ def test_amend_says_what_stands_there_now(command: Command, ledger: Ledger) -> N
         assert refused.exit_code == 2
         assert message in refused.stderr.replace("\n", " ")
     assert command("amend", "r-000009", "--note", "n").exit_code == 2
-    assert ledger.verify() == ""
+    assert ledger.events.verify() == ""
 
 
 def test_redact_asks_first(command: Command, ledger: Ledger) -> None:
     """What is erased does not come back."""
     command("request", "--client", "3", "--note", "n")
     assert command("redact", "r-000001").exit_code == 1
-    assert ledger.get("r-000001").note == "n"
+    assert ledger.requests.get("r-000001").note == "n"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_what_cannot_be_is_refused_with_a_sentence(
     result = command("request", "--client", "3", *arguments)
     assert result.exit_code == 2
     assert message in result.stderr.replace("\n", " ")
-    assert ledger.list_requests() == []
+    assert ledger.requests.select() == []
 
 
 def test_a_note_may_be_in_any_script(client: DeletionClient, loop: LiveLoop) -> None:

@@ -12,9 +12,9 @@ import pytest
 from server.api.client import DeletionClient
 from server.api.errors import ServiceUnavailable
 from server.api.server import RunningServer, serve
-from server.api.tls import TlsFiles
 from server.ledger import Ledger
-from server.processes.flower_control import program
+from strategies.installation import program
+from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import LiveLoop, submit
 from tests.integration.deletion_service.conftest import Start
@@ -53,7 +53,7 @@ def test_with_mutual_tls_others_are_turned_away(
     with DeletionClient(start().address, files[who], timeout_s=10) as client:  # noqa: SIM117  the refusal is the call's
         with pytest.raises(ServiceUnavailable):
             submit(client)
-    assert ledger.list_requests() == []
+    assert ledger.requests.select() == []
 
 
 # The process

@@ -15,11 +15,11 @@ from server.api.client import DeletionClient
 from server.api.errors import STATUS_OF, AccessDenied, NotAuthenticated, ServiceUnavailable
 from server.api.server import RunningServer
 from server.ledger import Ledger, LedgerUnavailable, LimitExceeded
+from server.ledger.request_store import Requests
 from tests.deletion_service import ALL_OF_3, FORGETTING, SAMPLES_OF_3, LiveLoop, answer, submit
 from tests.integration.deletion_service.conftest import Command
 from unlearning import errors
 from unlearning.errors import (
-    AlreadyForgotten,
     ConflictingRequest,
     IllegalMove,
     InvalidRequest,
@@ -34,22 +34,6 @@ from unlearning.methods.registry import METHODS
 from unlearning.requests import DeletionRequest, Granularity, Target
 
 # Refusals
-
-
-def _forgotten_client(client: DeletionClient, loop: LiveLoop) -> None:
-    loop.move(submit(client).id, *FORGETTING)
-    submit(client)
-
-
-def _forgotten_samples(client: DeletionClient, loop: LiveLoop) -> None:
-    target = Target(Granularity.SAMPLE, "3", frozenset({"1"}))
-    loop.move(submit(client, target).id, *FORGETTING)
-    submit(client, target)
-
-
-def _open_target(client: DeletionClient, loop: LiveLoop) -> None:
-    submit(client)
-    submit(client)
 
 
 def _key_of_another(client: DeletionClient, loop: LiveLoop) -> None:
@@ -78,9 +62,6 @@ def _report_too_early(client: DeletionClient, loop: LiveLoop) -> None:
         (lambda c, _: submit(c, method="magic"), UnknownMethod, "Unknown method 'magic'. The methods are:"),
         (lambda c, _: submit(c, parameters={"speed": 1}), InvalidRequest, "speed"),
         (lambda c, _: submit(c, parameters={"unlearning_rate": 0}), InvalidRequest, "greater than 0"),
-        (_forgotten_client, AlreadyForgotten, "Client 3 is already forgotten"),
-        (_forgotten_samples, AlreadyForgotten, "All 1 named sample(s) of client 3"),
-        (_open_target, ConflictingRequest, "Request r-000001 (client 3) is received"),
         (_key_of_another, ConflictingRequest, "key belongs to request r-000001"),
         (_cancel_completed, IllegalMove, "r-000001 is completed"),
         (lambda c, _: c.retry(submit(c).id), IllegalMove, "only a failed request can be retried"),
@@ -162,10 +143,10 @@ def test_an_unexpected_error_shows_the_caller_only_a_reference(
 ) -> None:
     """The log has the cause under the same reference."""
 
-    def broken(self: Ledger, request_id: str) -> DeletionRequest:
+    def broken(self: Requests, request_id: str) -> DeletionRequest:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr(Ledger, "get", broken)
+    monkeypatch.setattr(Requests, "get", broken)
     with caplog.at_level(logging.ERROR), pytest.raises(ServiceUnavailable) as caught:
         client.get("r-000001")
     reference = re.search(r"under reference ([0-9a-f]{12})", str(caught.value))

@@ -1,4 +1,7 @@
-"""Whatever bytes, messages, files and settings arrive: an answer with a sentence, never a crash or a stack trace."""
+"""Whatever bytes, messages, files and settings arrive: an answer with a sentence, never a crash or a stack trace.
+
+What is accepted is stored as it was sent, and nothing else is stored.
+"""
 
 import contextlib
 import json
@@ -25,6 +28,7 @@ from strategies.settings.run_config import RunSettings
 from tests.deletion_service import SERVICE, LiveLoop, answer
 from tests.programs import run_program
 from unlearning.errors import ConfigurationError
+from unlearning.requests import parse_sample_ids
 
 CALLS = sorted(SERVICE.methods_by_name)
 # The answers of a service that knows what it does: nothing unexpected (INTERNAL, UNKNOWN), nothing that hangs.
@@ -90,16 +94,54 @@ def value_of(field: FieldDescriptor) -> st.SearchStrategy[Any]:
     return one if field.containing_oneof is None else st.none() | one
 
 
+@st.composite
+def submissions(draw: st.DrawFn) -> Message:
+    """A sound request about a class, but for at most two of its fields."""
+    kind: Any = pb.SubmitRequestRequest.DESCRIPTOR
+    target = pb.Target(granularity="class", class_label=draw(st.integers(0, 999)))
+    changed = draw(st.sets(st.sampled_from(sorted(kind.fields_by_name)), max_size=2))
+    given = {name: draw(value_of(kind.fields_by_name[name])) for name in sorted(changed)}
+    return pb.SubmitRequestRequest(**{"target": target, "method": "puf-special", **given})
+
+
 @pytest.fixture(scope="module")
-def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    directory = tmp_path_factory.mktemp("service")
-    ledger = Ledger.open(f"sqlite:///{directory / 'ledger.db'}")
-    LiveLoop(ledger)
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("service")
+
+
+@pytest.fixture(scope="module")
+def ledger(directory: Path) -> Iterator[Ledger]:
+    with contextlib.closing(Ledger.open(f"sqlite:///{directory / 'ledger.db'}")) as opened:
+        LiveLoop(opened)
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def fuzzed(directory: Path, ledger: Ledger) -> Iterator[RunningServer]:
     limits = Limits(operator_calls_per_s=1e6)
     running = serve(ledger, directory / "reports", "127.0.0.1:0", limits=limits)
     yield running
     running.stop(0)
-    ledger.close()
+
+
+@pytest.fixture(scope="module")
+def accepted() -> set[tuple[object, ...]]:
+    """What the accepted requests asked for."""
+    return set()
+
+
+def stored(ledger: Ledger) -> set[tuple[object, ...]]:
+    """What the ledger's requests ask for."""
+    return {
+        (
+            one.target.granularity.value,
+            one.target.client_id or "",
+            one.target.class_label,
+            one.target.num_samples,
+            one.method,
+        )
+        for one in ledger.requests.select()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -119,19 +161,32 @@ def test_arbitrary_bytes_get_an_orderly_answer(channel: grpc.Channel, name: str,
 
 @settings(FUZZ, max_examples=300)
 @given(data=st.data())
-def test_arbitrary_messages_get_an_orderly_answer(channel: grpc.Channel, data: st.DataObject) -> None:
+def test_arbitrary_messages_get_an_orderly_answer(
+    channel: grpc.Channel, accepted: set[tuple[object, ...]], data: st.DataObject
+) -> None:
     """Control characters, huge numbers, deep JSON, half surrogates: refused with a sentence, or served."""
     name = data.draw(st.sampled_from(["SubmitRequest", *CALLS]))
     kind = SERVICE.methods_by_name[name].input_type
-    status, message = answer(channel, name, data.draw(message_of(kind)).SerializeToString())
+    sent: Any = data.draw(submissions() if name == "SubmitRequest" else message_of(kind))
+    status, message = answer(channel, name, sent.SerializeToString())
     assert status in ORDERLY, message
     assert "Traceback" not in message
+    if name == "SubmitRequest" and status is grpc.StatusCode.OK:
+        target = sent.target
+        label = target.class_label if target.HasField("class_label") else None
+        samples = len(set(target.sample_ids))
+        accepted.add((target.granularity, target.client_id, label, samples, sent.method))
 
 
-def test_after_all_that_the_ledger_is_whole(channel: grpc.Channel, fuzzed: RunningServer) -> None:
-    """The chain holds, every refusal can be read, and the service still answers."""
+def test_after_all_that_the_ledger_is_whole(
+    channel: grpc.Channel, ledger: Ledger, accepted: set[tuple[object, ...]]
+) -> None:
+    """The chain holds, accepted requests are there as they were sent and no others, and the service still answers."""
     for name in ("VerifyLedger", "ListRefusals", "ListRequests"):
         assert answer(channel, name, b"") == (grpc.StatusCode.OK, "")
+    assert ledger.events.verify() == ""
+    assert stored(ledger) == accepted
+    print("ACC", len(accepted), accepted)
 
 
 # The command line's files
@@ -140,9 +195,10 @@ def test_after_all_that_the_ledger_is_whole(channel: grpc.Channel, fuzzed: Runni
 @settings(FUZZ, max_examples=40)
 @given(content=st.binary(max_size=100) | st.text(max_size=50).map(str.encode))
 def test_a_file_of_sample_ids_may_hold_anything(
-    fuzzed: RunningServer, tmp_path_factory: pytest.TempPathFactory, content: bytes
+    fuzzed: RunningServer, ledger: Ledger, tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:
-    """Filed, or refused with one message; at the server's command and at the site's."""
+    """Filed with each of its ids, or refused with one message and nothing filed."""
+    before = {one.id for one in ledger.requests.select()}
     file = tmp_path_factory.mktemp("ids") / "ids"
     file.write_bytes(content)
     arguments = ["--server", fuzzed.address, "request", "--client", "3", "--samples", str(file)]
@@ -150,6 +206,9 @@ def test_a_file_of_sample_ids_may_hold_anything(
     assert result.exit_code in (0, 2)
     assert result.exception is None or isinstance(result.exception, SystemExit)
     assert "Traceback" not in result.output
+    print("EX", result.exit_code)
+    filed = [one.target.num_samples for one in ledger.requests.select() if one.id not in before]
+    assert filed == ([len(parse_sample_ids(content.decode()))] if result.exit_code == 0 else [])
 
 
 def test_the_sites_command_explains_a_file_that_is_no_text(tmp_path: Path) -> None:
@@ -183,17 +242,18 @@ setting_values = st.one_of(st.booleans(), st.integers(), st.floats(), st.text(ma
 @FUZZ
 @given(values=st.dictionaries(st.sampled_from(SETTING_NAMES) | texts, setting_values, max_size=4))
 def test_a_run_configuration_may_hold_anything(values: dict[str, Any]) -> None:
-    """It is taken, or refused with the one error that the command line shows as a sentence."""
+    """It is taken as it can be written down, or refused with the one error that the command line shows."""
     with contextlib.suppress(ConfigurationError):
-        RunSettings.from_run_config(values)
+        settings = RunSettings.from_run_config(values)
+        assert RunSettings.from_run_config(settings.to_run_config()) == settings
 
 
 @FUZZ
 @given(text=st.text(st.sampled_from(string.ascii_lowercase + "=;, 0123456789-é\x00"), max_size=60) | texts)
 def test_scripted_requests_may_say_anything(text: str) -> None:
-    """They are read, or refused likewise."""
+    """Each entry is read, or all are refused likewise."""
     with contextlib.suppress(ConfigurationError):
-        parse_requests(text)
+        assert len(parse_requests(text)) == sum(bool(entry.strip()) for entry in text.split(";"))
 
 
 @FUZZ
@@ -203,6 +263,7 @@ def test_scripted_requests_may_say_anything(text: str) -> None:
     )
 )
 def test_limits_may_be_any_numbers(values: dict[str, Any]) -> None:
-    """They are taken, or refused likewise."""
+    """They are taken where they bound something, or refused likewise."""
     with contextlib.suppress(ConfigurationError):
-        Limits(**values)
+        taken = Limits(**values)
+        assert all(0 < getattr(taken, name) < float("inf") for name in Limits.__dataclass_fields__)

@@ -17,12 +17,12 @@ from starlette.routing import Route
 from server.api import call_checks
 from server.api.access import Role
 from server.api.server import RunningServer
-from server.api.tls import TlsFiles
 from server.http_api import connections, listening
 from server.http_api.application import HttpApi
 from server.http_api.listening import HttpOptions, HttpServer, serve_http
 from server.http_api.tokens import Tokens, make_token, remove_tokens
 from server.ledger import Ledger
+from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import (
     ANSWERED_S,
@@ -114,7 +114,7 @@ def test_a_request_is_filed_followed_and_cancelled(web: Web, ledger: Ledger) -> 
     assert filed.status_code == 201, filed.text
     assert base64.b64decode(filed.json()["encoded_request"]) == body
     assert (filed.json()["subject_request_id"], filed.json()["request_status"]) == (FIRST, "pending")
-    request = ledger.get(own(filed)["request_id"])
+    request = ledger.requests.get(own(filed)["request_id"])
     assert (request.submitted_by, request.submitted_role, request.method) == (
         "tool",
         "operator",
@@ -125,7 +125,7 @@ def test_a_request_is_filed_followed_and_cancelled(web: Web, ledger: Ledger) -> 
         assert tool.get(f"/requests/{name}").json()["request_status"] == "pending"
     assert tool.delete(f"/requests/{FIRST}").status_code == 202
     assert tool.get(f"/requests/{FIRST}").json()["request_status"] == "cancelled"
-    assert ledger.get(request.id).status is Status.CANCELLED
+    assert ledger.requests.get(request.id).status is Status.CANCELLED
 
 
 def test_the_same_request_sent_again_is_the_same_request(web: Web, ledger: Ledger) -> None:
@@ -135,7 +135,7 @@ def test_the_same_request_sent_again_is_the_same_request(web: Web, ledger: Ledge
         own(tool.post("/requests", json=erasure()))["request_id"]
         == own(tool.post("/requests", json=erasure()))["request_id"]
     )
-    assert len(ledger.list_requests()) == 1
+    assert len(ledger.requests.select()) == 1
     assert tool.post("/requests", json=erasure(client="4")).status_code == 409
 
 
@@ -182,7 +182,7 @@ def test_roles_are_those_of_grpc(web: Web, ledger: Ledger) -> None:
     step = {"flower-unlearning": {"parameters": {"unlearning_rate": 100}}}
     assert "Only an operator may ask" in problem(client.post("/requests", json=erasure(extensions=step)))
     assert client.post("/requests", json=erasure(extensions={})).status_code == 201
-    assert [item.target.client_id for item in ledger.list_requests()] == ["3"]
+    assert [item.target.client_id for item in ledger.requests.select()] == ["3"]
     assert len(ledger.refusals()) == 4
 
 
@@ -236,7 +236,7 @@ def test_bad_input_is_refused_with_a_sentence(web: Web, ledger: Ledger, body: by
     answer = web.as_("operator").post("/requests", content=body)
     assert answer.status_code == 400
     assert sentence in problem(answer)
-    assert ledger.list_requests() == []
+    assert ledger.requests.select() == []
     assert len(ledger.refusals()) == 1
 
 

@@ -19,11 +19,13 @@ from server.http_api.callback_turns import Turns
 from server.http_api.callback_urls import AllowedUrls
 from server.http_api.callbacks import GIVE_UP_AFTER, Callbacks, Signer
 from server.ledger import Ledger, LimitExceeded
-from server.operations.backup import back_up, restore
+from server.operations.backup import back_up
+from server.operations.restore import restore
 from server.state_directory.files import CALLBACKS
 from server.state_directory.ledger_address import LEDGER_FILE
 from tests import ledgers
-from tests.deletion_service import FORGETTING, NOW, WAIT_S, LiveLoop, wait_until
+from tests.deletion_service import FORGETTING, NOW, WAIT_S, LiveLoop
+from tests.waiting import wait_until
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.runtime.growing_pause import GrowingPause
 
@@ -262,7 +264,7 @@ def file_and_cancel(callbacks: Callbacks, *filed: tuple[str, str]) -> None:
     for number, (name, url) in enumerate(filed):
         target = Target(Granularity.CLIENT, f"{number}")
         request = ledgers.submit(callbacks.ledger, target, key=f"opendsr:{number}", submitted_by=name)
-        callbacks.ledger.cancel(request.id, by=name, now=NOW)
+        callbacks.ledger.decisions.cancel(request.id, by=name, now=NOW)
         callbacks.expect(request, [url])
 
 

@@ -34,7 +34,7 @@ def test_every_target_is_filed_although_nobody_reads_of_the_first(
     """Neither a traceback nor half of the work; the exit code is the command's own."""
     request = ("--server", service.address, "request", "--client", "3", "--client", "4")
     assert run("flower-unlearn", *request) == (0, "")
-    assert [item.target.client_id for item in ledger.list_requests()] == ["3", "4"]
+    assert [item.target.client_id for item in ledger.requests.select()] == ["3", "4"]
     assert run("flower-unlearn", *request, messages_too=True)[0] == 2  # both are refused now
 
 
@@ -43,7 +43,7 @@ def test_who_follows_a_request_ends_with_the_reader(
 ) -> None:
     """It would show for days what nobody sees."""
     assert run("flower-unlearn", "--server", service.address, "request", "--client", "3", "--wait") == (1, "")
-    assert [item.target.client_id for item in ledger.list_requests()] == ["3"]
+    assert [item.target.client_id for item in ledger.requests.select()] == ["3"]
 
 
 @pytest.mark.parametrize("name", ["flower-unlearn", "flower-unlearn-site", "flower-unlearn-peer"])

@@ -12,9 +12,9 @@ from server.api.client import DeletionClient
 from server.api.errors import AccessDenied
 from server.api.limits import Limits
 from server.api.server import RunningServer, serve
-from server.api.tls import TlsFiles
-from server.ledger import Ledger, Refusal
-from server.requests.admission import SITE
+from server.ledger import SITE, Ledger, Refusal
+from server.ledger.request_store import Requests
+from strategies.tls_files import TlsFiles
 from tests import ledgers
 from tests.certificates import Authority
 from tests.deletion_service import SERVICE, LiveLoop, answer, submit
@@ -175,7 +175,7 @@ def test_a_client_files_nothing_about_others(as_: As, ledger: Ledger, target: Ta
     """Neither another client, nor its samples, nor a class, which concerns everybody."""
     with pytest.raises(AccessDenied, match="only for its own data: '3' asked to forget"):
         submit(as_("client"), target)
-    assert ledger.list_requests() == []
+    assert ledger.requests.select() == []
     assert [item.detail["error"] for item in ledger.refusals()] == ["AccessDenied"]
 
 
@@ -205,7 +205,7 @@ def test_requests_of_others_do_not_exist_for_a_client(
     with pytest.raises(RequestNotFound) as in_another_form:
         act(client, "r-1")
     assert str(in_another_form.value).replace("r-1", "r-000099") == str(missing.value)
-    assert ledger.get(other.id).status is Status.RECEIVED
+    assert ledger.requests.get(other.id).status is Status.RECEIVED
     first, second, third = ledger.refusals()
     assert "not about itself" in first.reason
     assert "not about itself" not in second.reason
@@ -218,9 +218,9 @@ def test_nothing_is_read_of_a_request_that_a_client_may_not_see(
     """A request with a million ids would take longer to read than an unknown one to miss."""
     other = submit(as_("operator"), FOURS_SAMPLE)
     read: list[str] = []
-    get = Ledger.get
+    get = Requests.get
     monkeypatch.setattr(
-        Ledger, "get", lambda self, request_id: read.append(request_id) or get(self, request_id)
+        Requests, "get", lambda self, request_id: read.append(request_id) or get(self, request_id)
     )
     with pytest.raises(RequestNotFound):
         as_("client").get(other.id)
@@ -243,7 +243,7 @@ def test_a_client_does_not_cancel_what_the_operator_ordered(as_: As, ledger: Led
     assert client.get(ordered.id).status is Status.RECEIVED
     with pytest.raises(AccessDenied, match="was filed by 'ada'"):
         client.cancel(ordered.id)
-    assert ledger.get(ordered.id).status is Status.RECEIVED
+    assert ledger.requests.get(ordered.id).status is Status.RECEIVED
 
 
 def test_a_client_does_not_cancel_what_an_operator_of_its_name_filed(
@@ -350,4 +350,4 @@ def test_who_accepts_a_loss_is_in_the_ledger_by_the_certificate(
     with pytest.raises(AccessDenied):
         as_("client").retry(request.id, accept_score_loss=30)
     as_("operator").retry(request.id, by="somebody else", accept_score_loss=30)
-    assert ledger.accepted_loss(request.id) == (30.0, "ada")
+    assert ledger.requests.accepted_loss(request.id) == (30.0, "ada")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from server.api.tls import TlsFiles
 from server.ledger import Ledger
+from strategies.tls_files import TlsFiles
 from tests.deletion_service import CLIENT_3, submit
 from tests.integration.deletion_service.conftest import Start
 from tests.programs import run_program
@@ -29,7 +29,7 @@ def test_neither_private_keys_nor_idempotency_keys_are_logged_or_recorded(
         with pytest.raises(RequestError) as caught:
             submit(operator, target, idempotency_key=key)
         assert KEY not in str(caught.value)
-    said = caplog.text + repr(ledger.refusals()) + repr(ledger.events())
+    said = caplog.text + repr(ledger.refusals()) + repr(ledger.events.page())
     assert len(ledger.refusals()) == 3
     for who in ("server", "operator"):
         key_file = identities[who].key

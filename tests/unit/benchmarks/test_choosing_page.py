@@ -11,8 +11,8 @@ from benchmarks.choosing.advice import rendered
 from benchmarks.choosing.measured import CASES, Case, comparison, rows_of
 from benchmarks.choosing.page import with_tables
 from benchmarks.choosing.picture import STYLES, draw
-from server.requests import comparisons
-from server.requests.comparisons import FILE, Comparison, Figures, compared
+from server.requests import plan_data
+from server.requests.plan_data import FILE, Comparison, Figures, compared
 from unlearning.methods.registry import METHODS
 from unlearning.requests import Granularity
 
@@ -33,7 +33,7 @@ def at_root(monkeypatch):
 
 @pytest.mark.usefixtures("at_root")
 def test_every_figure_of_the_page_is_that_of_the_committed_rows(found):
-    """Tables made anew are those that are there; if this fails: python -m benchmarks.choosing."""
+    """Tables that are made again are those that are there; if this fails: python -m benchmarks.choosing."""
     page = command.PAGE.read_text(encoding="utf-8")
     assert with_tables(page, CASES, found) == page
 
@@ -91,7 +91,7 @@ def made(title: str, parameters: int, **distances: float) -> Comparison:
 def test_a_plan_takes_the_case_of_the_nearest_size(monkeypatch):
     """By factor: 400 are nearer to 1,000 than to 100; a method is sought where it is; 5.04 is no worse than 5."""
     cases = [made("small", 100, sisa=7, pga=1), made("large", 1000, pga=5.04, natural=2)]
-    monkeypatch.setattr(comparisons, "known", lambda: cases)
+    monkeypatch.setattr(plan_data, "known", lambda: cases)
     pga, sisa = (compared(name, Granularity.CLIENT, 400) for name in ("pga", "sisa"))
     assert (pga.title, pga.rank, pga.of, pga.is_worse) == ("large", 2, 2, False)
     assert sisa.text == "2 of 2: 7.0 points off Retrain, doing nothing 5.0, so it is worse than that (small)"
@@ -100,7 +100,7 @@ def test_a_plan_takes_the_case_of_the_nearest_size(monkeypatch):
 
 @pytest.mark.usefixtures("at_root")
 def test_every_method_of_the_rows_has_a_marker_of_its_own(found, tmp_path):
-    """Whoever sees no colours tells them apart; the picture is drawn of all of them, and small."""
+    """Readers who see no colours tell them apart; the picture is drawn of all of them, and small."""
     methods = {name for one in found.values() for name in one.methods}
     assert methods <= {*STYLES} <= {*METHODS}
     assert len({marker for _, marker in STYLES.values()}) == len(STYLES)
@@ -110,7 +110,7 @@ def test_every_method_of_the_rows_has_a_marker_of_its_own(found, tmp_path):
 
 def test_a_page_without_a_place_for_a_table_is_refused(found):
     """Else the table would be lost in silence."""
-    with pytest.raises(ValueError, match="no place for its table"):
+    with pytest.raises(ValueError, match="no place"):
         with_tables("# A page", CASES, found)
 
 

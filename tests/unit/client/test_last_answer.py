@@ -1,6 +1,7 @@
 """A site gives its last answer once more where the server lost it, and keeps none of what is forgotten."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from flwr.app import Context, Message, RecordDict
 from client import handlers
 from client.handlers import handle_measure, handle_notice, handle_train
 from client.memory import LAST_ANSWER
-from client.sites import SiteLoader
+from client.site_work import SiteLoader
 from strategies import built_in
 from strategies.joint_exchange import MEASURE_TOO
 from strategies.messages import (
@@ -18,9 +19,7 @@ from strategies.messages import (
     NOTICE,
     TRAIN,
     compose,
-    exclusion_values,
     model_record,
-    training_values,
     values_of,
 )
 from strategies.settings.run_config import RunSettings
@@ -66,7 +65,7 @@ def context_of(state_dir: Path | None) -> Context:
 
 
 def training(number: int = 3, **also: Any) -> Message:
-    values = {**training_values(SETTINGS.training(number)), **also}
+    values = {"training": asdict(SETTINGS.training(number)), **also}
     return compose(1, TRAIN, number, values, model_record(MODEL))
 
 
@@ -96,7 +95,7 @@ def test_what_is_asked_once_more_is_answered_with_the_same_bytes(tmp_path, train
     [
         lambda: training(4),
         lambda: training(3, withheld=to_plain(Forget(classes=frozenset({1})))),
-        lambda: compose(1, TRAIN, 3, training_values(SETTINGS.training(3)), model_record(MODEL + 1)),
+        lambda: compose(1, TRAIN, 3, {"training": asdict(SETTINGS.training(3))}, model_record(MODEL + 1)),
     ],
     ids=["round", "what is left out", "model"],
 )
@@ -128,7 +127,7 @@ def test_no_answer_that_knows_what_is_forgotten_remains(tmp_path, trainings):
         return [path.name for path in tmp_path.rglob("*") if path.is_file() and canary in path.read_bytes()]
 
     assert sorted(holders()) == [LAST_ANSWER, f"{LAST_ANSWER}.part"]
-    told = exclusion_values(Forget(sample_ids=frozenset(IDS)))
+    told = {"excluded": to_plain(Forget(sample_ids=frozenset(IDS)))}
     handle_train(training(**told), context_of(tmp_path), SITES)
     assert holders() == []
     again = handle_train(training(**told), context_of(tmp_path), SITES)
@@ -139,7 +138,7 @@ def test_no_answer_that_knows_what_is_forgotten_remains(tmp_path, trainings):
 def test_an_answer_with_figures_of_what_is_forgotten_for_good_is_not_kept(tmp_path):
     """A deletion may ask once more what is known of it; that stays in no file."""
     forget = Forget(sample_ids=frozenset(IDS))
-    asked = training(**exclusion_values(forget), **{MEASURE_TOO: measuring(forget)})
+    asked = training(excluded=to_plain(forget), **{MEASURE_TOO: measuring(forget)})
     assert any(
         name.startswith("measured.forgotten")
         for name in handle_train(asked, context_of(tmp_path), SITES)["arrays"]

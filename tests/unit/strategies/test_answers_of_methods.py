@@ -11,6 +11,7 @@ from strategies.fedavg import FedAvg
 from strategies.in_process_grid import InProcessGrid
 from strategies.messages import model_record
 from strategies.unlearning_strategy import UnlearningStrategy
+from tests.raising import raises
 from tests.rounds import app_answering
 from unlearning.errors import MethodFailed
 from unlearning.methods.method import Reply
@@ -54,7 +55,7 @@ def test_the_one_client_whose_answer_the_method_cannot_use_is_refused_by_name():
 def test_where_leaving_out_one_does_not_help_the_attempt_fails_and_may_be_repeated(values):
     """The server stands, and the message says what went wrong."""
     one, answers = strategy(values)
-    with pytest.raises(MethodFailed, match="cannot make use of the answers") as caught:
+    with raises(MethodFailed, "unusable-answers") as caught:
         one.aggregate_train(1, answers)
     assert caught.value.retryable
 
@@ -67,7 +68,7 @@ def test_only_who_must_forget_can_say_that_it_never_can(client, ends):
     one, _ = strategy({"0": 1, "1": 1})
     done = Exchange(failures={client: Failure("never", is_final=True)})
     if ends:
-        with pytest.raises(MethodFailed, match="never"):
+        with pytest.raises(MethodFailed):
             _check_final(done, one)
     else:
         _check_final(done, one)

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord
 
 from strategies.exchange import exchange
 from strategies.fedavg import FedAvg
-from strategies.messages import model_record
 from strategies.roster import Roster
-from strategies.round_plan import RoundOutcome, RoundPlan, RoundRules
+from strategies.round_plan import RoundOutcome, RoundPlan
+from strategies.round_rules import RoundRules
 from tests.rounds import START, OneRound
 from unlearning.errors import UpdateRefused
 from unlearning.requests import Exclusions, Granularity, Target
@@ -104,13 +103,6 @@ def test_a_registered_name_goes_before_a_declared_one():
     assert online["hospital-0"].is_registered
 
 
-def test_the_record_of_the_model_has_one_array():
-    """Every array is an object of its own on the wire."""
-    record = model_record(START)
-    assert isinstance(record, ArrayRecord)
-    assert len(record) == 1
-
-
 class Largest(RoundRules):
     """The model of the client with most examples; client `c` has no turn."""
 
@@ -145,6 +137,23 @@ def test_what_the_rules_refuse_does_not_enter():
     assert one.run() is None
     assert one.outcome == RoundOutcome(refused={"a": "Nothing is good enough."})
     assert one.strategy.plan.num_examples == {}
+
+
+class Median(FedAvg):
+    """A strategy of one's own: the two clients whose ids come first, and the median of their models."""
+
+    def sample(self, eligible, server_round):
+        return sorted(eligible)[:2]
+
+    def combine(self, before, models):
+        return np.median([model for _, model in models.values()], axis=0)
+
+
+def test_a_strategy_of_ones_own_overrides_whom_a_round_asks_or_what_is_made_of_the_answers():
+    """The rest of the round is FedAvg's: checks, counts and messages."""
+    one = OneRound({"a": (1, START), "b": (9, START + 4), "c": (1, START + 50)}, strategy=Median)
+    np.testing.assert_array_equal(one.run(), START + 2)
+    assert one.outcome.participants == {"a": 1, "b": 9}
 
 
 def test_whom_a_round_waits_for_is_said(caplog):

@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 
 from strategies.averaging import Averaging
-from strategies.influence import Excess, agrees, excess, influences
-from strategies.round_plan import RoundOutcome, RoundPlan, RoundRules
+from strategies.round_plan import RoundOutcome, RoundPlan
+from strategies.round_rules import RoundRules
+from strategies.update_limits import CountLimits, Excess, Limits, agrees, excess, influences
 from tests.rounds import START, OneRound
 from unlearning.methods.method import Reply
 from unlearning.methods.registry import preparations
-from unlearning.parameters import Vector
+from unlearning.parameters import Vector, weighted_mean
+from unlearning.tasks import TaskSettings, make_task
 
+TASK = make_task(TaskSettings())
 ZERO = np.zeros(2)
 EAST, WEST, NORTH = np.array([1.0, 0.0]), np.array([-1.0, 0.0]), np.array([0.0, 1.0])
 
@@ -94,7 +97,9 @@ def averaged(
     factor: float = 3.0,
     allowed: str = "",
 ) -> RoundOutcome:
-    averaging = Averaging(before=ZERO, rules=RoundRules(), factor=factor, allowed=[allowed], judge=judge)
+    counts = CountLimits(own={allowed: 1000})
+    limits = Limits(task=TASK, max_norm=0.0, norm_factor=0.0, influence_factor=factor, counts=counts)
+    averaging = Averaging(combine=weighted_mean, rules=RoundRules(), limits=limits, judge=judge)
     entering = {name: Reply(vector=change, num_examples=count) for name, (count, change) in changes.items()}
     return averaging.outcome(entering, {name: change for name, (_, change) in changes.items()})
 

@@ -1,5 +1,7 @@
 """Payloads survive being cut into frames, and what is not a payload is refused."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,8 +11,11 @@ from hypothesis.extra import numpy as hnp
 from strategies.sessions import framing
 from strategies.sessions import session_pb2 as pb
 from strategies.sessions.framing import Assembler, Payload, frames
-from unlearning.errors import SessionError
+from strategies.sessions.payloads import answer_content
+from tests.raising import raises
+from unlearning.errors import SessionError, UpdateRefused
 from unlearning.parameters import content_hash
+from unlearning.untrusted import reason_of
 
 CHUNK = 64
 
@@ -77,13 +82,13 @@ def test_an_array_that_is_known_travels_once():
 def test_an_array_that_is_said_to_be_known_and_is_not_is_refused():
     """A client must not compute at another model than the server thinks."""
     payload = Payload(exchange=1, values={}, arrays={"vector": np.ones(3)}, hashes={"vector": "abc"})
-    with pytest.raises(SessionError, match="said to be known"):
+    with raises(SessionError, "unknown-array"):
         Assembler(2**20).add(next(frames(payload, frozenset({"abc"}))))
 
 
 def test_an_array_that_is_not_what_its_hash_says_is_refused():
     """What is kept under a hash has that hash."""
-    with pytest.raises(SessionError, match="not what its hash says"):
+    with raises(SessionError, "wrong-hash"):
         assembled(Payload(exchange=1, values={}, arrays={"vector": np.ones(3)}, hashes={"vector": "abc"}))
 
 
@@ -91,17 +96,19 @@ def test_a_payload_above_the_limit_is_refused_by_its_header():
     """Before room is made for it, and exactly above the limit."""
     payload = Payload(exchange=1, values={}, arrays={"vector": np.zeros(98, np.uint8)})  # and 2 bytes of JSON
     assembled(payload, Assembler(100))
-    with pytest.raises(SessionError, match="the limit is 99 bytes"):
+    with raises(SessionError, "payload-too-large", limit=99):
         Assembler(99).add(next(frames(payload)))
 
 
-@pytest.mark.parametrize("dtype", ["O", "<U5", "V8", "no-such", ">f4", "c8"])
+@pytest.mark.parametrize(
+    "dtype", ["O", "<U5", "V8", "no-such", ">f4", "c8", "[" * 9000, "(1000000,1000000)f8"]
+)
 def test_only_little_endian_numbers_travel(dtype):
     """Nothing that could run code or be misread."""
     header = pb.Header(
         exchange=1, json_bytes=2, arrays=[pb.ArrayHeader(name="vector", dtype=dtype, shape=[1])]
     )
-    with pytest.raises(SessionError, match="dtype"):
+    with raises(SessionError, "dtype"):
         Assembler(2**20).add(pb.Frame(header=header))
 
 
@@ -110,7 +117,7 @@ def test_a_chunk_of_another_size_than_expected_is_refused(size):
     """Too short ones would cost a frame a byte, too long ones would overrun."""
     assembler = Assembler(2**20)
     assembler.add(pb.Frame(header=pb.Header(exchange=1, json_bytes=CHUNK)))
-    with pytest.raises(SessionError, match="64 were expected"):
+    with raises(SessionError, "bad-chunk", expected=CHUNK):
         assembler.add(pb.Frame(chunk=pb.Chunk(data=bytes(size))))
 
 
@@ -119,14 +126,68 @@ def test_a_chunk_of_another_size_than_expected_is_refused(size):
 )
 def test_a_payload_begins_with_its_header(first):
     """Anything else is out of order."""
-    with pytest.raises(SessionError, match="out of order"):
+    with raises(SessionError, "out-of-order"):
         Assembler(2**20).add(first)
 
 
-@pytest.mark.parametrize("text", [b"{", b"[]", b"\xff\xff"])
-def test_json_that_is_no_object_is_refused(text):
-    """Malformed, or of another kind."""
+def payload_frames(text: bytes, *, exchange: int = 1, arrays=()) -> list[pb.Frame]:
+    """A payload of this JSON and arrays of these headers without bytes."""
+    header = pb.Frame(header=pb.Header(exchange=exchange, json_bytes=len(text), arrays=arrays))
+    chunks = [text[start : start + CHUNK] for start in range(0, len(text), CHUNK)]
+    return [header, *(pb.Frame(chunk=pb.Chunk(data=chunk)) for chunk in chunks)]
+
+
+EMPTY = [pb.ArrayHeader(name="vector", dtype="<f4", shape=[0])]
+BAD_PARCELS = {
+    "JSON of another kind": payload_frames(b"[]"),
+    "many times the model's size": payload_frames(b"{}", arrays=[pb.ArrayHeader(dtype="<f8", shape=[2**40])]),
+    "JSON of 4 GiB": [pb.Frame(header=pb.Header(exchange=1, json_bytes=2**32))],
+    "not UTF-8": payload_frames(b'{"a": "\xff"}'),
+    "a shape that overflows": payload_frames(
+        b"{}", arrays=[pb.ArrayHeader(dtype="<f4", shape=[2**40, 2**40, 0])]
+    ),
+    "a hundred dimensions": payload_frames(b"{}", arrays=[pb.ArrayHeader(dtype="<f4", shape=[1] * 100)]),
+    "a name twice": payload_frames(b"{}", arrays=[*EMPTY, *EMPTY]),
+}
+BAD_ANSWERS = {
+    "nothing": b"{}",
+    "the text is a list": b'{"json": [1]}',
+    "metrics are a list": b'{"json": "", "metrics": [1]}',
+    "a metric is an object": b'{"json": "", "metrics": {"a": {}}}',
+    "a metric is a text": b'{"json": "", "metrics": {"a": "b"}}',
+}
+
+
+@pytest.mark.parametrize("kind", BAD_PARCELS)
+def test_a_bad_payload_is_refused(kind):
+    """Whatever it is, in one printable line."""
+    assembler = Assembler(2**24)
+    with pytest.raises(SessionError) as caught:
+        [assembler.add(frame) for frame in BAD_PARCELS[kind]]
+    assert reason_of(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("kind", BAD_ANSWERS)
+def test_an_answer_that_makes_no_records_is_refused(kind):
+    """The stream is in order; what came over it is thrown away. What records say is for their reader to check."""
+    [header, *chunks] = payload_frames(BAD_ANSWERS[kind], arrays=EMPTY)
     assembler = Assembler(2**20)
-    assembler.add(pb.Frame(header=pb.Header(exchange=1, json_bytes=len(text))))
-    with pytest.raises(SessionError, match="JSON"):
-        assembler.add(pb.Frame(chunk=pb.Chunk(data=text)))
+    assembler.add(header)
+    [payload] = [payload for chunk in chunks if (payload := assembler.add(chunk)) is not None]
+    with raises(UpdateRefused, "no-records"):
+        answer_content(payload)
+
+
+def test_room_is_made_for_what_has_come_and_not_for_what_is_announced():
+    """A header costs a stranger nothing; it may not cost us its announcement either."""
+    assembler = Assembler(2**33)
+    header = pb.Header(
+        exchange=1, json_bytes=2, arrays=[pb.ArrayHeader(name="vector", dtype="<f4", shape=[2**30])]
+    )
+    tracemalloc.start()
+    try:
+        assembler.add(pb.Frame(header=header))
+        assembler.add(pb.Frame(chunk=pb.Chunk(data=b"{}")))
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()

@@ -2,7 +2,6 @@
 
 import threading
 import time
-import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -31,23 +30,22 @@ from strategies.messages import (
     values_of,
     vector_of,
 )
-from strategies.sessions import client_session, connections, payloads, session_grid
+from strategies.sessions import client_connections, client_session, invitations, payloads, session_grid
 from strategies.sessions import endpoint as endpoints
 from strategies.sessions import session_pb2 as pb
 from strategies.sessions.client_session import Answering, run_client_session
-from strategies.sessions.endpoint import Endpoint, Tls, open_channel
-from strategies.sessions.framing import CHUNK_BYTES, Assembler, Payload
-from strategies.sessions.payloads import ACCOUNT, INVITATION, Invitation, SessionStatistics, answer_content
+from strategies.sessions.endpoint import Endpoint, open_channel
+from strategies.sessions.framing import CHUNK_BYTES, Payload
+from strategies.sessions.payloads import ACCOUNT, INVITATION, Invitation, SessionStatistics
 from strategies.sessions.session_grid import SessionGrid
 from strategies.sessions.session_pb2_grpc import SessionServiceStub, add_SessionServiceServicer_to_server
 from strategies.settings.run_config import RunSettings
+from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import free_port
-from tests.hostile import JSON
-from tests.peers import tls_of
+from tests.raising import raises, refuses
 from tests.sessions import CuttingProxy, ThreadedGrid, Vanished
 from unlearning.errors import (
-    ConfigurationError,
     DataError,
     FlowerUnlearningError,
     SessionError,
@@ -96,7 +94,7 @@ class Federation:
     endpoint: Endpoint
     num_clients: int = 2
     answers: dict[str, Answering] = field(default_factory=dict)
-    tls: dict[str, Tls] = field(default_factory=dict)
+    tls: dict[str, TlsFiles] = field(default_factory=dict)
     invitations: dict[str, Invitation] = field(default_factory=dict)
     reconnect_s: float = 5.0
     leaving: set[str] = field(default_factory=set)
@@ -146,9 +144,10 @@ def replies(done: Exchange) -> dict[str, Reply]:
 
 
 @pytest.fixture(autouse=True)
-def who_lost_its_stream_comes_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every session here ends with somebody who does."""
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client whose stream broke comes back at once, and Flower is asked often."""
     monkeypatch.setattr(client_session, "_PAUSE", GrowingPause(first_s=0.05, longest_s=0.05))
+    monkeypatch.setattr(invitations, "POLL_S", 0.05)
 
 
 @pytest.fixture
@@ -319,7 +318,7 @@ def test_a_wrong_token_or_session_is_refused(federation, caplog, what):
     """At once, logged, and the client that was invited is not disturbed."""
     federation.exchange(request("0"))
     forged = replace(federation.invitations["0"], **{what: "0" * 32})
-    with pytest.raises(SessionError, match="refuses this client: There is no such session"):
+    with raises(SessionError, "refused"):
         run_client_session(forged, scale, 1001)
     assert "unknown session or wrong token" in caplog.text
     assert set(federation.exchange(request("0")).messages) == {"0"}
@@ -362,63 +361,18 @@ def test_an_oversize_frame_is_refused(federation):
     assert raw(federation, frame) is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def payload_frames(text: bytes, *, exchange: int = 1, arrays=()) -> list[pb.Frame]:
-    """A payload of this JSON and arrays of these headers without bytes."""
-    header = pb.Frame(header=pb.Header(exchange=exchange, json_bytes=len(text), arrays=arrays))
-    chunks = [text[start : start + CHUNK_BYTES] for start in range(0, len(text), CHUNK_BYTES)]
-    return [header, *(pb.Frame(chunk=pb.Chunk(data=chunk)) for chunk in chunks)]
-
-
-EMPTY = [pb.ArrayHeader(name="vector", dtype="<f4", shape=[0])]
-BAD_PARCELS = {
-    **{kind: payload_frames(text.encode()) for kind, text in JSON.items() if len(text) < 2**20},
-    "many times the model's size": payload_frames(b"{}", arrays=[pb.ArrayHeader(dtype="<f8", shape=[2**40])]),
-    "JSON of 4 GiB": [pb.Frame(header=pb.Header(exchange=1, json_bytes=2**32))],
-    "not UTF-8": payload_frames(b'{"a": "\xff"}'),
-    "a shape that overflows": payload_frames(
-        b"{}", arrays=[pb.ArrayHeader(dtype="<f4", shape=[2**40, 2**40, 0])]
-    ),
-    "a hundred dimensions": payload_frames(b"{}", arrays=[pb.ArrayHeader(dtype="<f4", shape=[1] * 100)]),
-    "objects": payload_frames(b"{}", arrays=[pb.ArrayHeader(dtype="|O", shape=[0])]),
-    "a dtype of brackets": payload_frames(b"{}", arrays=[pb.ArrayHeader(dtype="[" * 9000, shape=[0])]),
-    "a dtype that Python would read": payload_frames(
-        b"{}", arrays=[pb.ArrayHeader(dtype="(1000000,1000000)f8", shape=[1])]
-    ),
-    "a name twice": payload_frames(b"{}", arrays=[*EMPTY, *EMPTY]),
-    "an array said to be known": payload_frames(
-        b"{}", arrays=[pb.ArrayHeader(is_known=True, content_hash="x")]
-    ),
-}
-BAD_ANSWERS = {
-    "nothing": b"{}",
-    "the text is a list": b'{"json": [1]}',
-    "metrics are a list": b'{"json": "", "metrics": [1]}',
-    "a metric is an object": b'{"json": "", "metrics": {"a": {}}}',
-    "a metric is a text": b'{"json": "", "metrics": {"a": "b"}}',
-}
-
-
-@pytest.mark.parametrize("kind", BAD_PARCELS)
-def test_a_bad_payload_closes_its_stream_and_refuses_its_sender(federation, kind):
-    """Whatever it is, and the sessions of the others go on."""
+def test_a_bad_payload_closes_its_stream_and_refuses_its_sender(federation):
+    """The sessions of the others go on; what is a bad payload, `test_session_framing` shows."""
     federation.exchange(request("0"))
     line = federation.grid._lines.by_node[1001]
-    assert raw(federation, *BAD_PARCELS[kind]) is grpc.StatusCode.INVALID_ARGUMENT
+    chunk = pb.Frame(chunk=pb.Chunk(data=b"{"))
+    assert raw(federation, pb.Frame(header=pb.Header(exchange=1, json_bytes=1)), chunk) is (
+        grpc.StatusCode.INVALID_ARGUMENT
+    )
     assert line.is_refused
     assert line.lost
     assert line.lost.isprintable()
     assert set(federation.exchange(request("1")).messages) == {"1"}
-
-
-@pytest.mark.parametrize("kind", BAD_ANSWERS)
-def test_an_answer_that_makes_no_records_is_refused(kind):
-    """The stream is in order; what came over it is thrown away. What records say is for their reader to check."""
-    [header, *chunks] = payload_frames(BAD_ANSWERS[kind], arrays=EMPTY)
-    assembler = Assembler(2**20)
-    assembler.add(header)
-    [payload] = [payload for chunk in chunks if (payload := assembler.add(chunk)) is not None]
-    with pytest.raises(UpdateRefused, match="makes no records"):
-        answer_content(payload)
 
 
 def test_a_refused_answer_refuses_its_sender_by_name(federation, monkeypatch):
@@ -430,21 +384,6 @@ def test_a_refused_answer_refuses_its_sender_by_name(federation, monkeypatch):
     monkeypatch.setattr(session_grid, "answer_content", refuse)
     done = federation.exchange(request("0"))
     assert done.refused == {"0": "It is nothing."}
-
-
-def test_room_is_made_for_what_has_come_and_not_for_what_is_announced():
-    """A header costs a stranger nothing; it may not cost us its announcement either."""
-    assembler = Assembler(2**33)
-    header = pb.Header(
-        exchange=1, json_bytes=2, arrays=[pb.ArrayHeader(name="vector", dtype="<f4", shape=[2**30])]
-    )
-    tracemalloc.start()
-    try:
-        assembler.add(pb.Frame(header=header))
-        assembler.add(pb.Frame(chunk=pb.Chunk(data=b"{}")))
-        assert tracemalloc.get_traced_memory()[1] < 2**20
-    finally:
-        tracemalloc.stop()
 
 
 def test_a_stream_that_began_without_a_model_takes_large_answers_afterwards(endpoint):
@@ -555,7 +494,7 @@ def test_a_stream_that_breaks_mid_vector_comes_back(endpoint, side):
 def test_a_client_gives_up_a_server_that_is_gone():
     """With what to check, after the time for reconnecting."""
     invitation = Invitation(address=f"127.0.0.1:{free_port()}", session_id="s", token="t", timeout_s=1.0)
-    with pytest.raises(SessionError, match=r"cannot be reached for 0\.2 s.*Check session-address"):
+    with raises(SessionError, "unreachable"):
         run_client_session(invitation, scale, 1001, reconnect_s=0.2)
 
 
@@ -566,7 +505,7 @@ def test_a_client_gives_up_a_server_that_asks_nothing(federation, monkeypatch):
     federation.exchange(request("0"))
     impatient = replace(federation.invitations["0"], timeout_s=0.1)
     federation.grid._lines.by_node[1001].connection = 0  # as if the first stream were gone
-    with pytest.raises(SessionError, match=r"asked nothing for 0\.3"):
+    with raises(SessionError, "idle"):
         run_client_session(impatient, scale, 1001)
 
 
@@ -595,7 +534,7 @@ def test_a_client_that_said_that_it_cannot_come_is_invited_again_a_minute_later(
     """Then after two; what kept it away may be over, such as a firewall that was restarted."""
     elapsed, invited = [0.0], []
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + elapsed[0], sleep=time.sleep)
-    for module in (session_grid, connections):
+    for module in (session_grid, invitations, client_connections):
         monkeypatch.setattr(module, "time", clock)
     federation = Federation(replace(endpoint, address=f"127.0.0.1:{free_port()}"), 1, reconnect_s=0.1)
     with federation.grid.session():
@@ -660,7 +599,7 @@ def few_places(monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(endpoints, "MAX_CLIENTS", 8)
     monkeypatch.setattr(endpoints, "MAX_ARRIVING", 8, raising=False)
     monkeypatch.setattr(endpoints, "_SPARE_THREADS", 1, raising=False)
-    monkeypatch.setattr(connections, "MAX_ARRIVING", 8, raising=False)
+    monkeypatch.setattr(client_connections, "MAX_ARRIVING", 8, raising=False)
     return 8
 
 
@@ -684,7 +623,7 @@ def test_mute_streams_keep_no_client_out(endpoint, certificates, few_places, is_
 
 def test_a_mute_stream_is_ended_soon(federation, monkeypatch):
     """Also where nobody else waits; half a hello says nothing either, for gRPC hands on whole messages."""
-    monkeypatch.setattr(connections, "HELLO_S", 0.2)
+    monkeypatch.setattr(client_connections, "HELLO_S", 0.2)
     with open_channel(federation.endpoint.address, None) as channel:
         assert attend(channel).code() is grpc.StatusCode.CANCELLED
 
@@ -729,7 +668,7 @@ def test_a_client_has_one_stream_however_many_it_opens(sent_to_a_silent_client):
 
 def test_a_client_that_does_not_read_its_end_is_cut_off(sent_to_a_silent_client, monkeypatch):
     """Otherwise each of its processes would leave a thread of the server behind."""
-    monkeypatch.setattr(connections, "END_S", 0.2, raising=False)
+    monkeypatch.setattr(client_connections, "END_S", 0.2, raising=False)
     federation = sent_to_a_silent_client
     with open_channel(federation.endpoint.address, None) as channel:
         call = silent_client(federation, channel, connection=1)
@@ -793,7 +732,7 @@ def test_an_answer_above_a_limit_is_not_sent_again(endpoint):
     invitation = Invitation(address=endpoint.address, session_id="s", token="t", timeout_s=1.0)
     with (
         refusing(endpoint.address, 1, pb.Frame(header=pb.Header(exchange=1, json_bytes=2))),
-        pytest.raises(SessionError, match="refuses this client: There is no place"),
+        raises(SessionError, "refused"),
     ):
         run_client_session(invitation, scale, 1001)
 
@@ -802,12 +741,12 @@ def test_an_answer_above_a_limit_is_not_sent_again(endpoint):
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tls]:
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TlsFiles]:
     """A server's, two clients', and a stranger's of another authority."""
     directory = tmp_path_factory.mktemp("certificates")
     ours, theirs = Authority(directory), Authority(directory, "theirs")
-    stranger = replace(tls_of(theirs, "stranger"), ca=ours.file)
-    own = {name: tls_of(ours, name) for name in ("server", "client", "other")}
+    stranger = replace(theirs.certify("stranger"), ca=ours.file)
+    own = {name: ours.certify(name) for name in ("server", "client", "other")}
     return {**own, "stranger": stranger}
 
 
@@ -832,17 +771,17 @@ def test_mutual_tls_carries_a_session(endpoint, certificates, caplog):
 @pytest.mark.parametrize("address", ["0.0.0.0:9101", "[::]:9101", "example.org:9101"])
 def test_beyond_this_machine_neither_side_goes_without_tls(address):
     """The server does not listen, the client does not connect, the run does not start."""
-    with pytest.raises(SessionError, match="could be reached from other machines"):
+    with raises(SessionError, "no-tls"):
         Endpoint(address=address, bind=address, timeout_s=1.0).listen()
-    with pytest.raises(SessionError, match="is on another machine"):
+    with raises(SessionError, "no-tls"):
         open_channel(address, None)
-    with pytest.raises(ConfigurationError, match="can be reached from other machines"):
+    with refuses("session-tls-ca, session-tls-cert, session-tls-key"):
         RunSettings.from_run_config({"session-address": address})
 
 
 def test_a_taken_port_is_said_so(endpoint, federation):
     """A second server process must not share the port and take half of the streams."""
-    with pytest.raises(SessionError, match="Does another server process still hold the port"):
+    with raises(SessionError, "port-taken"):
         endpoint.listen()
 
 
@@ -852,7 +791,7 @@ def test_an_address_for_clients_may_differ_from_where_the_server_listens():
     settings = RunSettings.from_run_config(
         {"session-address": "example.org:9101", "session-bind": "0.0.0.0:9101", **files}
     )
-    with pytest.raises(ConfigurationError, match="session-tls-cert '/no-such-cert' cannot be read"):
+    with refuses("tls"):
         Endpoint.from_settings(settings)
     local = RunSettings.from_run_config(
         {"session-address": "localhost:9101", "session-bind": "127.0.0.1:9102"}

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.raising import raises
 from tests.tasks import initial_model, noise, tiny_classification
 from unlearning.certified.tangents import train_with_tangents
 from unlearning.curvature.kinds import CurvatureKind
@@ -114,7 +115,7 @@ def test_a_machine_with_another_frozen_part_is_refused():
     check_frozen_part(TASK, frozen_part(TASK))
     check_frozen_part(TASK, "")
     assert len({frozen_part(TASK), frozen_part(other), ""}) == 3
-    with pytest.raises(AppError):
+    with raises(AppError, "other-frozen-part", here=frozen_part(other), server=frozen_part(TASK)):
         check_frozen_part(other, frozen_part(TASK))
 
 
@@ -168,5 +169,5 @@ def test_methods_look_for_layers_among_what_is_trained():
 
 def test_a_model_of_which_nothing_is_trained_is_refused():
     """In a sentence that names the task."""
-    with pytest.raises(AppError):
+    with raises(AppError, "nothing-trained"):
         initial_parameters(tiny_classification(lambda: nn.Linear(3, 2).requires_grad_(False)), 0)

@@ -4,6 +4,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
+from tests.raising import raises
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import (
     EARLIEST_RECEIVED,
@@ -40,7 +41,7 @@ def test_today_is_any_day_that_it_is_somewhere() -> None:
     evening = datetime(2026, 11, 22, 10, tzinfo=UTC)
     tomorrow = date(2026, 11, 23)
     assert Particulars(received_on=tomorrow).dates(evening)[0] == tomorrow
-    with pytest.raises(InvalidRequest):
+    with raises(InvalidRequest, "bad-day", field="received_on"):
         Particulars(received_on=tomorrow).dates(evening - timedelta(minutes=1))
 
 
@@ -67,7 +68,7 @@ def test_the_days_that_can_be(received: date | None, due: date | None, lawful: b
         received_on, due_on = given.dates(NOW)
         assert (received_on, due_on) == (received or NOW.date(), due or one_month_after(received_on))
     else:
-        with pytest.raises(InvalidRequest):
+        with raises(InvalidRequest, "bad-day"):
             given.dates(NOW)
 
 
@@ -77,7 +78,7 @@ def test_the_days_that_can_be(received: date | None, due: date | None, lawful: b
 )
 def test_what_is_no_day_is_refused(text: str) -> None:
     """In a short sentence that names the form."""
-    with pytest.raises(InvalidRequest) as refused:
+    with raises(InvalidRequest, "not-a-day", field="received-on") as refused:
         parse_day("received-on", text)
     assert len(str(refused.value)) < 150
     assert parse_day("received-on", "") is None
@@ -89,8 +90,9 @@ def test_a_ground_is_a_letter_of_article_17() -> None:
     assert all(ground.describe().startswith(f"Art. 17(1)({ground}): ") for ground in Ground)
     assert parse_ground("") is None
     for other in ("g", "A", "17(1)(a)", "a" * 10**6):
-        with pytest.raises(InvalidRequest):
+        with raises(InvalidRequest, "unknown-ground") as refused:
             parse_ground(other)
+        assert "consent was withdrawn" in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +106,8 @@ def test_a_reason_is_plain_text_that_says_something(text: str) -> None:
 
 
 def test_an_extension_has_one_to_sixty_days() -> None:
-    """As many as two further months have, at most."""
+    """At most the days of two further months."""
     assert [check_extension(days) for days in (1, 60)] == [1, 60]
     for days in (-1, 0, 61):
-        with pytest.raises(InvalidRequest):
+        with raises(InvalidRequest, "bad-extension"):
             check_extension(days)

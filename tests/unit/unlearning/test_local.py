@@ -54,7 +54,7 @@ def test_the_shards_of_sisa_are_measured_as_what_they_learn_together() -> None:
     """With the single model's task it is refused in a sentence that says which task to give."""
     learnt = learn(BUILT_IN, DATA, begin(BUILT_IN, TRAINING, "sisa shards=3"), rounds=2)
     for measure in (evaluate, predict):
-        with pytest.raises(UpdateRefused):
+        with pytest.raises(UpdateRefused, match=r"learnt.learns\(task\)"):  # the task to give
             measure(BUILT_IN, learnt.parameters, DATA["c"])
     assert len(evaluate(learnt.learns(BUILT_IN), learnt.parameters, DATA["c"])) == 12
     other = replace(BUILT_IN, build_model=lambda: nn.Linear(2, 3, bias=False))

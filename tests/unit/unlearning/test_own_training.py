@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.raising import raises
 from tests.tasks import noise, tiny_classification
 from unlearning.errors import AppError
 from unlearning.training import TrainingSettings, initial_parameters, train
@@ -79,7 +80,7 @@ def test_who_takes_after_step_can_be_watched():
     train(replace(TASK, train=own_sgd), start, DATA, SETTINGS, after_step=stop_at_two)
     assert len(steps) == 2
     blind = replace(TASK, train=lambda *_: 0.0)
-    with pytest.raises(AppError, match=r"test_own_training.*<lambda> does not take `after_step`"):
+    with raises(AppError, "no-after-step"):
         train(blind, start, DATA, SETTINGS, after_step=stop_at_two)
 
 
@@ -99,20 +100,18 @@ def divide(model, loader, settings) -> float:
 
 
 @pytest.mark.parametrize(
-    ("own", "said"),
+    ("own", "code"),
     [
-        (lambda *_: float("nan"), "returned the loss nan"),
-        (lambda *_: None, "must return the mean loss, a number, and returned NoneType"),
-        (lambda *_: True, "returned bool"),
-        (lambda *_: torch.zeros(2), "returned Tensor"),
-        (change_trunk, r"change_trunk has changed the frozen part of the model \(0.bias\)"),
-        (unfreeze, "unfreeze has changed which parameters have requires_grad"),
-        (divide, "divide raised ZeroDivisionError: division by zero"),
+        (lambda *_: float("nan"), "diverged"),
+        (lambda *_: None, "no-loss"),
+        (lambda *_: True, "no-loss"),
+        (lambda *_: torch.zeros(2), "no-loss"),
+        (change_trunk, "changed-frozen-part"),
+        (unfreeze, "changed-requires-grad"),
+        (divide, "raised"),
     ],
 )
-def test_what_it_may_not_do_is_said_in_one_sentence_with_its_name(own, said):
+def test_what_it_may_not_do_is_said_in_one_sentence_with_its_name(own, code):
     """Module and function, and what was got."""
-    with pytest.raises(
-        AppError, match=rf"training function tests\.unit\.unlearning\.test_own_training\..*{said}"
-    ):
+    with raises(AppError, code, function=f"{__name__}.{own.__qualname__}"):
         train(replace(FROZEN, train=own), initial_parameters(FROZEN, 0), DATA, SETTINGS)

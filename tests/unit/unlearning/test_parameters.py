@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.raising import raises
 from unlearning.errors import UpdateRefused
 from unlearning.parameters import Vector, check_finite, content_hash, flatten, layout, load
 
@@ -64,7 +65,7 @@ def test_a_vector_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
     """The message says both sizes, and the model stays as it was."""
     model = nn.Linear(2, 1)
     before = flatten(model)
-    with pytest.raises(UpdateRefused):
+    with raises(UpdateRefused, "wrong-length", expected=3):
         load(model, np.zeros(shape))
     assert np.array_equal(flatten(model), before)
 
@@ -73,7 +74,7 @@ def test_a_vector_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
 def test_a_vector_that_is_not_finite_is_refused(value: float) -> None:
     """One of the largest number passes."""
     check_finite(np.asarray([np.finfo(np.float32).max, 0, -1], dtype=np.float32))
-    with pytest.raises(UpdateRefused):
+    with raises(UpdateRefused, "not-finite", count=2):
         check_finite(np.asarray([value, 0.0, value]))
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from client.memory import DirectoryMemory, _private
-from client.peer.journal import DirectoryJournal, PeerModel
+from client.peer.journal import Journal, PeerModel
 from server.state_directory.files import private_state
 from unlearning.errors import CheckpointError, VersionMismatch
 from unlearning.protocol import PROTOCOL_VERSION, VERSION_FILE, check_protocol
@@ -40,18 +40,18 @@ def test_what_is_no_number_of_a_version_is_refused(found):
     assert len(str(caught.value)) < 120
 
 
-@pytest.mark.parametrize("use", [private_state, DirectoryMemory, DirectoryJournal])
+@pytest.mark.parametrize("use", [private_state, DirectoryMemory, Journal])
 @pytest.mark.parametrize("newer", [str(PROTOCOL_VERSION + 1), "?", ""])
 def test_a_state_directory_of_a_newer_version_is_not_used(tmp_path, use, newer):
     """Of server, site and peer alike; the file that says so stays."""
     (tmp_path / VERSION_FILE).write_text(newer)
     _private.cache_clear()
-    with pytest.raises(VersionMismatch):
+    with pytest.raises(VersionMismatch, match=f"this program has {PROTOCOL_VERSION}: upgrade"):
         use(tmp_path)
     assert (tmp_path / VERSION_FILE).read_text() == newer
 
 
-@pytest.mark.parametrize("use", [private_state, DirectoryMemory, DirectoryJournal])
+@pytest.mark.parametrize("use", [private_state, DirectoryMemory, Journal])
 @pytest.mark.parametrize("older", [None, "0"])
 def test_a_state_directory_says_the_version_that_has_used_it(tmp_path, use, older):
     """One of before is taken over."""
@@ -64,17 +64,17 @@ def test_a_state_directory_says_the_version_that_has_used_it(tmp_path, use, olde
 
 def test_a_peers_files_of_a_newer_version_are_not_put_aside(tmp_path, monkeypatch):
     """They are whole: the peer does not start, instead of going on without an item."""
-    journal = DirectoryJournal(tmp_path)
+    journal = Journal(tmp_path)
     with monkeypatch.context() as newer:
         newer.setattr(archive, "VERSION", archive.VERSION + 1)
         journal.put_model(PeerModel(round=1, vector=np.ones(2)))
         (tmp_path / "peer" / "items").mkdir()
         content = (tmp_path / "peer" / "model.npz").read_bytes()
         (tmp_path / "peer" / "items" / "000000.npz").write_bytes(content)
-    with pytest.raises(VersionMismatch):
+    with pytest.raises(VersionMismatch, match=r"000000.npz cannot be read. It is of version 3"):
         journal.items()
-    with pytest.raises(VersionMismatch):
-        journal.model()
+    with pytest.raises(VersionMismatch, match="It is of version 3"):
+        Journal(tmp_path)
     assert (tmp_path / "peer" / "items" / "000000.npz").exists()
 
 

@@ -74,16 +74,6 @@ def test_too_many_samples_are_refused(monkeypatch):
         Target(SAMPLE, "3", frozenset("abcd"))
 
 
-def test_different_targets_have_different_keys():
-    """Another client and another class are other targets, client 5 is not class 5; with its samples it is one."""
-    client, others = (
-        Target(CLIENT, "5"),
-        [Target(CLIENT, "6"), *(Target(CLASS, class_label=k) for k in (5, 6))],
-    )
-    assert len({target.key for target in (client, *others)}) == 4
-    assert Target(SAMPLE, "5", frozenset({"a"})).key == client.key
-
-
 MANY = frozenset(str(index) for index in range(1200))
 
 

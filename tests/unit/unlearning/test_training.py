@@ -17,6 +17,7 @@ from unlearning.errors import DataError
 from unlearning.evaluation import evaluate, evaluate_and_predict, predict
 from unlearning.parameters import flatten
 from unlearning.tasks import Examples, TaskSettings, load_site, make_task
+from unlearning.tasks.task import PerExample
 from unlearning.training import OptimizerName, TrainingSettings, initial_parameters, train
 
 DIGITS = TaskSettings(num_clients=5, model="mlp")
@@ -231,9 +232,8 @@ def test_building_a_model_leaves_the_global_random_state_alone() -> None:
     assert not np.array_equal(initial_parameters(TASK, 1), initial_parameters(TASK, 2))
 
 
-@pytest.mark.parametrize("convolves", [False, True])
-def test_only_what_convolves_is_evaluated_with_the_channels_last(convolves):
-    """To any other model it would be two more copies of every batch."""
+@pytest.mark.parametrize(("channels_last", "convolves"), [(True, True), (True, False), (False, True)])
+def test_the_channels_come_last_only_where_the_task_says_so_and_the_model_convolves(channels_last, convolves):
     lie_in_order: list[bool] = []
 
     class Noting(nn.Flatten):
@@ -242,8 +242,26 @@ def test_only_what_convolves_is_evaluated_with_the_channels_last(convolves):
             return super().forward(inputs)
 
     first = [nn.Conv2d(3, 3, 1)] if convolves else []
+    evaluate_pictures(lambda: nn.Sequential(*first, Noting(), nn.Linear(48, 10)), channels_last=channels_last)
+    assert lie_in_order == [not (channels_last and convolves)]
+
+
+def test_a_users_network_that_views_its_features_is_measured() -> None:
+    """As the network of Flower's quickstart with PyTorch does: `view` fails on features in another memory order."""
+
+    class Viewing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution, self.head = nn.Conv2d(3, 4, 2), nn.Linear(36, 10)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.head(self.convolution(inputs).view(-1, 36))
+
+    assert len(evaluate_pictures(Viewing)) == 5
+
+
+def evaluate_pictures(build_model: Callable[[], nn.Module], *, channels_last: bool = False) -> PerExample:
     pictures = torch.rand(5, 3, 4, 4, generator=torch.Generator().manual_seed(0))
-    task = replace(TASK, build_model=lambda: nn.Sequential(*first, Noting(), nn.Linear(48, 10)))
     examples = Examples(pictures, torch.arange(5), np.asarray([str(i) for i in range(5)]))
-    evaluate(task, initial_parameters(task, 0), examples)
-    assert lie_in_order == [not convolves]
+    task = replace(TASK, build_model=build_model, channels_last=channels_last)
+    return evaluate(task, initial_parameters(task, 0), examples)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hostile import ARRAYS, JSON, npy, saved
+from tests.raising import raises
 from unlearning.errors import UpdateRefused
 from unlearning.untrusted import DTYPES, MAX_LINE, as_line, json_object, npy_array
 
@@ -46,7 +47,7 @@ def test_what_is_no_array_of_numbers_is_refused_before_room_is_made(kind):
 
 def test_an_array_longer_than_expected_is_refused_before_it_is_copied():
     """The length is known from the model."""
-    with pytest.raises(UpdateRefused):
+    with raises(UpdateRefused, "too-many-numbers", max_size=3):
         npy_array(saved(np.zeros(4)), max_size=3)
     assert npy_array(saved(np.zeros(3)), max_size=3).size == 3
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.bench import oracles, tables
+from benchmarks.bench.batched_training import train_federations
 from benchmarks.bench.client_data import ClientData
 from benchmarks.bench.columns import RETRAIN
 from benchmarks.bench.klom import klom
@@ -13,7 +14,6 @@ from benchmarks.bench.parts import FIRST_ORACLE, ORACLES, Part, parts_of
 from benchmarks.bench.seed_run import SeedRun
 from benchmarks.bench.u_lira import mixed, vulnerability
 from tests.experiments import read, rows_of
-from unlearning.batched_training import train_federations
 from unlearning.tasks import make_task
 from unlearning.training import TrainingSettings
 
@@ -31,7 +31,7 @@ columns: [test, klom-forget, klom-test-mean, u-lira, shift, num-oracles]
 
 
 def test_oracles_say_the_seeds(tmp_path):
-    """Four of both kinds; the oracles' seeds are nobody else's, and one part trains five."""
+    """Four of both kinds; the oracles' seeds are their own, and one part trains five."""
     experiment = read(tmp_path, KNOWING)
     assert experiment.seeds == (0, 1, 2, 3)
     parts = {seed: parts_of(experiment, experiment.settings[0], seed) for seed in experiment.seeds}
@@ -41,7 +41,7 @@ def test_oracles_say_the_seeds(tmp_path):
 
 
 def test_all_seeds_have_the_same_clients(tmp_path):
-    """Else nothing could be said of one example; without oracles each seed deals anew."""
+    """Else nothing could be said of one example; without oracles each seed deals again."""
     experiment = read(tmp_path, KNOWING)
     runs = [SeedRun(tmp_path, experiment, experiment.settings[0], seed) for seed in (0, 3)]
     assert runs[0].data.site("1").ids.tolist() == runs[1].data.site("1").ids.tolist()

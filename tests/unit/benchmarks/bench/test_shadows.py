@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from benchmarks.bench import oracles, runner, shadows, tables
+from benchmarks.bench.batched_training import train_federations
 from benchmarks.bench.parts import row_path, shared_directory
 from benchmarks.bench.seed_run import SeedRun
 from tests.experiments import read, rows_of
-from unlearning.batched_training import train_federations
 from unlearning.requests import Granularity
 from unlearning.tasks import make_task
 from unlearning.training import TrainingSettings
@@ -43,7 +43,7 @@ def scored(monkeypatch):
 
 @pytest.mark.parametrize(("text", "forgotten"), [(HALVES, 30), (SAMPLES, 12), (MIXED, 12), (CLASS, None)])
 def test_a_pair_has_all_that_is_forgotten_and_each_of_it_a_half(tmp_path, scored, text, forgotten):
-    """What one seed of a pair lacks the other has; all else is alike; another pair is halved anew."""
+    """What one seed of a pair lacks the other has; all else is alike; another pair is halved by itself."""
     experiment = read(tmp_path, text)
     (case,) = experiment.cases
     data = [run_of(tmp_path, experiment, seed).data for seed in range(4)]
@@ -63,7 +63,7 @@ def test_a_pair_has_all_that_is_forgotten_and_each_of_it_a_half(tmp_path, scored
 
 
 def test_only_what_a_seed_has_is_asked_to_be_forgotten(tmp_path):
-    """A request that names samples which nobody holds would be refused."""
+    """A request that names samples that no client holds would be refused."""
     experiment = read(tmp_path, SAMPLES)
     data = run_of(tmp_path, experiment, 1).data
     (target,) = data.targets(experiment.cases[0])
@@ -133,7 +133,7 @@ def halves(generator, pairs, knowing):
 
 
 def test_the_controls_hold_on_made_up_shadows():
-    """Negative: nobody knows what it had, as after Retrain. Positive: all do, as before; or one half of them does."""
+    """Negative: no model knows what it had, as after Retrain. Positive: all do, as before; or one half of them does."""
     generator = np.random.default_rng(0)
     assert shadows.figures(halves(generator, 10, 0))["u-lira"] == pytest.approx(0.5, abs=0.06)
     knowing = shadows.figures(halves(generator, 10, 4))

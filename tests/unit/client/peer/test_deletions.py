@@ -7,13 +7,11 @@ from functools import reduce
 import numpy as np
 import pytest
 
-from client.peer.admission import Limits
 from client.peer.gossip import Kind
 from client.peer.in_process import InProcessNetwork
-from client.peer.journal import MemoryJournal
+from client.peer.journal import Journal
 from client.peer.learner import SiteLearner
-from client.peer.privacy import spent_budget
-from client.peer.rules import PeerRules
+from client.peer.record import PeerRules
 from tests.federation import client
 from tests.peers import (
     FOUR,
@@ -37,7 +35,7 @@ from unlearning.testing.convex import minimiser
 GRAPH = complete("0123")
 EXACT = CorrectionSettings(l2=L2)
 DIAGONAL = CorrectionSettings(curvature=PeerCurvature.FISHER_DIAGONAL, l2=L2, damping=0.1)
-WITH_4 = PeerRules(limits=Limits(members=frozenset("4")))
+WITH_4 = PeerRules(members=frozenset("4"))
 """Peer 4 may join."""
 
 
@@ -50,7 +48,7 @@ def settled(
     network.train()
     best = optimum(network) if start is None else start
     for peer in network.peers.values():
-        peer._models.keep(type(peer.model)(round=1, vector=best, has_trained=True))
+        peer.models.keep(type(peer.model)(round=1, vector=best, has_trained=True))
     return network
 
 
@@ -187,14 +185,14 @@ def test_a_client_deletion_waits_for_a_peer_that_is_down() -> None:
 
 
 def test_a_peer_that_joins_takes_over_the_model_and_is_trained_with() -> None:
-    """It names its neighbours; everybody learns of it, and it begins where the others are."""
+    """It names its neighbours; all peers learn of it, and it begins where the others are."""
     network = InProcessNetwork(counting_peers(FOUR, WITH_4))
     for _ in range(3):
         network.train()
     forget(network, "1", samples("1", "5"))
     model = network.peers["0"].model
     grown = FOUR.join("4", ("0", "2"))
-    network.peers["4"] = counting_peer("4", grown, MemoryJournal(), WITH_4)
+    network.peers["4"] = counting_peer("4", grown, Journal(), WITH_4)
     network.settle()
     np.testing.assert_allclose(network.peers["4"].model.vector, model.vector)
     assert network.train()
@@ -203,9 +201,9 @@ def test_a_peer_that_joins_takes_over_the_model_and_is_trained_with() -> None:
 
 
 def test_a_peer_that_is_not_listed_does_not_join() -> None:
-    """It has a place in the network and no leave to join: nobody takes its items or models, and rounds go on."""
+    """It has a place in the network and no leave to join: no peer takes its items or models, and rounds go on."""
     network = trained_network(FOUR)
-    network.peers["4"] = counting_peer("4", FOUR.join("4", ("0", "2")), MemoryJournal())
+    network.peers["4"] = counting_peer("4", FOUR.join("4", ("0", "2")), Journal())
     network.settle()
     assert network.train()
     assert network.peers["1"].graph == FOUR
@@ -263,10 +261,10 @@ def test_every_peer_adds_up_what_all_deletions_with_noise_have_used() -> None:
     """Two corrections of Δ/σ each use the ε of one with √2·Δ/σ; without any there is no account."""
     network = trained_with_noise(epsilon=0.5)
     other = network.peers["2"]
-    assert spent_budget(other.record, delta=1e-5, epsilon=0.5) is None
+    assert other.record.spent_budget(delta=1e-5, epsilon=0.5) is None
     forget(network, "1", samples("1", "0"), "first")
     forget(network, "1", samples("1", "1"), "second")
-    account = spent_budget(other.record, delta=1e-5, epsilon=0.5)
+    account = other.record.spent_budget(delta=1e-5, epsilon=0.5)
     assert account is not None
     releases = [item.values["account"]["release"] for item in other.record.of(Kind.CORRECTION)]
     ratio = math.hypot(*(release["sensitivity"]["value"] / release["sigma"] for release in releases))

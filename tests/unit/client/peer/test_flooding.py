@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from client.peer.gossip import GossipMessage, Kind, ModelOffer
 from client.peer.in_process import InProcessNetwork
-from client.peer.journal import DirectoryJournal, MemoryJournal
+from client.peer.journal import Journal
 from tests.peers import (
     correction_item,
     counting_peer,
@@ -63,14 +63,14 @@ def test_without_losses_an_item_travels_each_edge_about_once() -> None:
 def test_a_peer_that_was_down_during_the_flooding_catches_up(tmp_path: Path) -> None:
     """It misses both paths of the ring, restarts from its state directory and gets the correction then."""
     network = trained_network(FIVE)
-    journal = DirectoryJournal(tmp_path)
+    journal = Journal(tmp_path)
     network.peers["3"] = counting_peer("3", FIVE, journal)
     network.settle()
     network.down.add("3")
     before = network.peers["3"].model.vector
     forget(network, "1", samples("1", "7"))
     assert network.peers["2"].model.vector[0] > network.peers["3"].model.vector[0]
-    network.peers["3"] = counting_peer("3", FIVE, DirectoryJournal(tmp_path))
+    network.peers["3"] = counting_peer("3", FIVE, Journal(tmp_path))
     network.down.clear()
     network.settle()
     np.testing.assert_allclose(network.peers["3"].model.vector, before + 2.0)
@@ -80,21 +80,21 @@ def test_a_peer_that_dies_before_its_model_is_written_adds_the_correction_when_i
     tmp_path: Path,
 ) -> None:
     """The item is in the journal and not in the model: it is added then, and not again after that."""
-    counting_peer("0", FIVE, DirectoryJournal(tmp_path))
-    journal = DirectoryJournal(tmp_path)
+    counting_peer("0", FIVE, Journal(tmp_path))
+    journal = Journal(tmp_path)
     journal.items()
     for item in (*asked("3", "2", "4"), correction_item("3")):
         journal.put(item)  # and here it dies
     for _ in range(2):
-        peer = counting_peer("0", FIVE, DirectoryJournal(tmp_path))
+        peer = counting_peer("0", FIVE, Journal(tmp_path))
         np.testing.assert_allclose(peer.model.vector, [1.0, 0.0, 0.0])
 
 
 def test_a_request_survives_the_peer_that_it_was_issued_at(tmp_path: Path) -> None:
     """Killed right after it took the request, it still owes the correction when it is back."""
-    peer = counting_peer("0", FIVE, DirectoryJournal(tmp_path))
+    peer = counting_peer("0", FIVE, Journal(tmp_path))
     peer.file(samples("0", "3", "4"), "key")
-    again = counting_peer("0", FIVE, DirectoryJournal(tmp_path))
+    again = counting_peer("0", FIVE, Journal(tmp_path))
     assert again.forget_set().sample_ids == {"3", "4"}
     network = InProcessNetwork([again, *counting_peers(FIVE)[1:]])
     network.settle()
@@ -128,7 +128,7 @@ def test_the_mean_model_moves_by_exactly_the_correction_while_rounds_go_on(
 
 def test_a_stale_model_of_a_neighbour_is_corrected_before_it_is_mixed_in() -> None:
     """An offer from before the correction counts as if it had included it."""
-    peer = counting_peer("a", from_edges("ab", [("a", "b")]), MemoryJournal())
+    peer = counting_peer("a", from_edges("ab", [("a", "b")]), Journal())
     for item in asked("b", "a"):
         peer.receive(item)
     peer.accept(ModelOffer(sender="b", round=0, vector=np.full(3, 4.0), applied=frozenset()))
@@ -139,16 +139,7 @@ def test_a_stale_model_of_a_neighbour_is_corrected_before_it_is_mixed_in() -> No
 
 def test_an_offer_with_an_unknown_correction_waits() -> None:
     """Mixed in, the correction would later be added a second time."""
-    peer = counting_peer("a", from_edges("ab", [("a", "b")]), MemoryJournal())
+    peer = counting_peer("a", from_edges("ab", [("a", "b")]), Journal())
     peer.receive(member_item("b", "a"))
     peer.accept(ModelOffer(sender="b", round=0, vector=np.ones(3), applied=frozenset({"correction/b/x"})))
     assert peer.next_round() is None
-
-
-def test_two_lists_of_what_a_journal_holds_agree(tmp_path: Path) -> None:
-    """An item, a target and a model come back from the directory as they went in."""
-    peer = counting_peer("0", FIVE, DirectoryJournal(tmp_path))
-    peer.file(samples("0", "5"), "key")
-    again = counting_peer("0", FIVE, DirectoryJournal(tmp_path))
-    assert list(again.record.items) == list(peer.record.items)
-    assert again.target("0-key") == peer.target("0-key")

@@ -13,6 +13,7 @@ from client.peer.grpc_transport import PayloadRefused, PeerConnection, PeerServe
 from strategies.tls_files import is_loopback
 from tests.certificates import Authority
 from tests.peers import Receiver, listening, reception, tls_of
+from tests.raising import raises
 from unlearning.errors import DeploymentError, SessionError, UpdateRefused, VersionMismatch
 from unlearning.protocol import PROTOCOL
 
@@ -45,11 +46,13 @@ def test_payloads_arrive_as_they_were_sent(address: str, authority: Authority, r
     assert (offer.round, offer.applied) == (4, {"a", "b"})
 
 
-def test_nobody_sends_in_another_peers_name(address: str, authority: Authority, receiver: Receiver) -> None:
+def test_a_peer_cannot_send_in_another_peers_name(
+    address: str, authority: Authority, receiver: Receiver
+) -> None:
     """The certificate says peer 3, the payload peer 2."""
     with (
         PeerConnection("2", address, tls_of(authority, "3"), 10.0) as connection,
-        pytest.raises(SessionError, match="not that of peer"),
+        raises(SessionError, "unauthenticated"),
     ):
         connection.send(Greeting("2"))
     assert receiver.got == []
@@ -74,7 +77,7 @@ def test_what_the_receiver_refuses_is_not_sent_again(tmp_path: Path) -> None:
     with (
         listening(refuse, None, tmp_path) as address,
         PeerConnection("2", address, None, 10.0) as connection,
-        pytest.raises(PayloadRefused, match="3 parameters"),
+        pytest.raises(PayloadRefused, match="3 parameters"),  # the reason, as an operator reads it
     ):
         connection.send(Greeting("2"))
 
@@ -82,7 +85,7 @@ def test_what_the_receiver_refuses_is_not_sent_again(tmp_path: Path) -> None:
 def test_a_peer_does_not_listen_to_other_machines_without_tls(tmp_path: Path) -> None:
     """Anybody could feed it models."""
     assert not is_loopback("0.0.0.0:0")
-    with pytest.raises(DeploymentError, match="no tls section"):
+    with pytest.raises(DeploymentError):
         PeerServer("0.0.0.0:0", None, reception(tmp_path, Receiver()))
 
 
@@ -99,9 +102,7 @@ def test_a_payload_of_another_version_is_refused_until_the_upgrade(
     stamped = grpc_transport.stamped
     with PeerConnection("2", address, tls_of(authority, "2"), 10.0) as connection:
         monkeypatch.setattr(grpc_transport, "stamped", lambda values: {**stamped(values), PROTOCOL: version})
-        with pytest.raises(
-            VersionMismatch, match=f"and the receiving peer has 1: upgrade .* at the {side} peer."
-        ):
+        with pytest.raises(VersionMismatch, match=f"at the {side} peer"):  # what to upgrade
             connection.send(Greeting("2"))
         assert receiver.got == []
         monkeypatch.undo()

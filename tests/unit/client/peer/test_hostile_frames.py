@@ -3,7 +3,6 @@
 import copy
 import json
 import tracemalloc
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from client.peer.call_admission import CallAdmission
 from client.peer.gossip import Greeting, ModelOffer
-from client.peer.grpc_transport import MAX_TEXT_BYTES, PeerServer, frames_of
-from client.peer.in_process import hand_over
-from client.peer.journal import MemoryJournal
-from client.peer.node import Peer
-from client.peer.refusals import read_refusals
+from client.peer.grpc_transport import MAX_TEXT_BYTES, PeerService, frames_of
+from client.peer.journal import Journal, read_refusals
+from client.peer.peer import Peer
 from strategies.sessions import session_pb2 as pb
 from tests.peers import FOUR, counting_peer, member_item, reception
 from unlearning.protocol import stamped
@@ -51,8 +47,7 @@ class Server:
     """The peer 0 and what its server does with frames, without a port."""
 
     peer: Peer
-    service: PeerServer
-    admission: CallAdmission
+    service: PeerService
     state_dir: Path
 
     def deliver(self, frames: list[bytes]) -> Context:
@@ -66,16 +61,10 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    peer, state_dir = counting_peer("0", FOUR, MemoryJournal()), tmp_path_factory.mktemp("state")
-    service = PeerServer.__new__(PeerServer)
-    service._reception = reception(
-        state_dir, lambda sender, payload: hand_over(peer, sender, payload), max_numbers=9
-    )
-    service._is_certified = False
-    service._admission = admission = CallAdmission(peer.admits, call_s=10.0)
-    yield Server(peer, service, admission, state_dir)
-    admission.close()
+def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
+    peer, state_dir = counting_peer("0", FOUR, Journal()), tmp_path_factory.mktemp("state")
+    taking = reception(state_dir, peer.take_payload, max_numbers=9)
+    return Server(peer, PeerService(taking, is_certified=False), state_dir)
 
 
 def frames(

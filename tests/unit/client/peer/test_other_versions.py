@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.local_layout import free_ports
 from client.peer.config import validate_config
 from client.peer.grpc_transport import PeerConnection
-from client.peer.journal import MemoryJournal
+from client.peer.journal import Journal
 from client.peer.process import PeerProcess
-from client.peer.rules import PeerRules
-from server.processes.layout import free_ports
+from client.peer.record import PeerRules
 from tests.peers import counting_peer
 from unlearning.decentralised import ring
 from unlearning.errors import VersionMismatch
@@ -32,7 +32,7 @@ def test_rounds_go_on_at_once_without_a_neighbour_of_another_version(
 
     monkeypatch.setattr(PeerProcess, "_connection", to_another_version)
     graph = ring("012")
-    peers = {name: counting_peer(name, graph, MemoryJournal(), PeerRules(rounds=ROUNDS)) for name in "01"}
+    peers = {name: counting_peer(name, graph, Journal(), PeerRules(rounds=ROUNDS)) for name in "01"}
     processes = []
     for name, peer in peers.items():
         values = {

@@ -10,8 +10,8 @@ import yaml
 from typer.testing import CliRunner
 
 from client.memory import DirectoryMemory
-from client.peer.cli import app, main
 from client.peer.config import read_config, validate_config
+from client.peer.peer_cli import app, main
 from client.peer.process import make_peer
 from unlearning.decentralised import ring
 from unlearning.errors import ConfigurationError, DataError
@@ -51,7 +51,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         validate_config(wrong)
     text = "\n".join(caught.value.problems)
-    assert all(part in text for part in ("Unknown dataset", "not below 1", "tls:", "deletion.epsilon"))
+    assert all(part in text for part in ("unknown dataset", "not below 1", "tls:", "deletion.epsilon"))
 
 
 def test_the_task_has_the_settings_of_every_task(tmp_path: Path) -> None:
@@ -106,21 +106,23 @@ def test_a_joining_peer_names_its_neighbours_in_the_others_graph(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "setting"),
     [
         ({"round-timeout": 5}, "round-timeout"),  # a typing error
-        ({"task": {"image-side": 64}}, "image-side is for models that resize"),
-        ({"task": {"num-clients": 2}}, "num-clients"),  # a peer deals to nobody
-        ({"task": {"max-test-examples": 2}}, "max-test-examples"),  # and has no test set
-        ({"graph": {"neighbours": ["nobody"]}}, "graph.neighbours"),
+        ({"task": {"image-side": 64}}, "task: image-side"),
+        ({"task": {"num-clients": 2}}, "task.num-clients"),  # a peer deals to nobody
+        ({"task": {"max-test-examples": 2}}, "task.max-test-examples"),  # and has no test set
+        ({"graph": {"neighbours": ["unknown"]}}, "graph.neighbours"),
         ({"graph": {"neighbours": ["a"]}}, "graph.neighbours"),
         ({"deletion": {"epsilon": 0.5}}, "limits.correction-norm"),
     ],
 )
-def test_what_cannot_be_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_is_refused(tmp_path: Path, changes: dict[str, Any], setting: str) -> None:
     """Before the peer starts."""
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError) as caught:
         validate_config(values(tmp_path, **changes))
+    [problem] = caught.value.problems
+    assert problem.startswith(setting)
 
 
 def test_bounds_are_on_by_default_and_tighter_with_a_feature_norm(tmp_path: Path) -> None:
@@ -128,7 +130,7 @@ def test_bounds_are_on_by_default_and_tighter_with_a_feature_norm(tmp_path: Path
     start = np.full(650, 0.1)
     for limits, has_constants in (({}, False), ({"feature-norm": 9.0}, True)):
         config = validate_config(values(tmp_path, limits=limits, task={"dtype": "float64"}))
-        found = config.rules(make_task(config.task_settings()), start).limits
+        found = config.rules(make_task(config.task_settings()), start)
         assert found.correction_norm == pytest.approx(3 * np.linalg.norm(start))
         assert (found.constants is not None) is has_constants
 
@@ -136,5 +138,5 @@ def test_bounds_are_on_by_default_and_tighter_with_a_feature_norm(tmp_path: Path
 def test_data_beyond_the_feature_norm_keeps_the_peer_from_starting(tmp_path: Path) -> None:
     """The others' bound on its corrections would not hold."""
     small = values(tmp_path, limits={"feature-norm": 1.1})
-    with pytest.raises(DataError, match=r"limits\.feature-norm"):
+    with pytest.raises(DataError):
         make_peer(validate_config(small))

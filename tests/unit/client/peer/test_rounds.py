@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from client.peer.in_process import InProcessNetwork
-from client.peer.journal import MemoryJournal
-from client.peer.node import Peer
-from client.peer.rules import PeerRules, Round
+from client.peer.journal import Journal
+from client.peer.learner import Round
+from client.peer.peer import Peer
+from client.peer.record import PeerRules
 from tests.peers import FOUR, CountingLearner, forget, samples
 from unlearning.parameters import Vector
 
@@ -26,7 +27,7 @@ def downhill_peers(*, mixes_first: bool, rounds: int) -> InProcessNetwork:
     """Four peers in a ring that have trained for so many rounds."""
     rules = PeerRules(rounds=rounds, mixes_first=mixes_first)
     network = InProcessNetwork(
-        Peer(name, FOUR, DownhillLearner(name), MemoryJournal(), rules, np.zeros(2)) for name in FOUR.nodes
+        Peer(name, FOUR, DownhillLearner(name), Journal(), rules, np.zeros(2)) for name in FOUR.nodes
     )
     while network.train():
         pass

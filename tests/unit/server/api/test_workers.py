@@ -51,11 +51,16 @@ def test_an_operators_thread_does_not_rest(monkeypatch) -> None:
 def test_who_waits_for_a_thread_is_told_that_the_service_stops() -> None:
     """And whoever comes later, by an error that travels; what runs is finished, and its caller gets the answer."""
     workers, caller, goes_on = Workers(), Caller("o", Role.OPERATOR), threading.Event()
+    all_run = threading.Barrier(OPERATORS + 1, timeout=20)
+
+    def hold() -> bool:
+        all_run.wait()
+        return goes_on.wait()
 
     async def all_calls() -> list[object]:
-        running = [asyncio.create_task(workers.run(caller, goes_on.wait)) for _ in range(OPERATORS)]
+        running = [asyncio.create_task(workers.run(caller, hold)) for _ in range(OPERATORS)]
         waiting = asyncio.create_task(workers.run(caller, compute))
-        await asyncio.sleep(0.05)
+        await asyncio.to_thread(all_run.wait)  # then the tasks have begun, the last one too
         closing = asyncio.create_task(asyncio.to_thread(workers.close))
         [told] = await asyncio.gather(waiting, return_exceptions=True)
         [late] = await asyncio.gather(workers.run(caller, compute), return_exceptions=True)
@@ -73,11 +78,16 @@ def test_who_waits_for_a_thread_is_told_that_the_service_stops() -> None:
 def test_a_caller_that_hung_up_is_not_told_anything() -> None:
     """Its task ends as cancelled, also when the service stops in the same moment."""
     workers, caller, goes_on = Workers(), Caller("o", Role.OPERATOR), threading.Event()
+    all_run = threading.Barrier(OPERATORS + 1, timeout=20)
+
+    def hold() -> bool:
+        all_run.wait()
+        return goes_on.wait()
 
     async def hang_up() -> None:
-        running = [asyncio.create_task(workers.run(caller, goes_on.wait)) for _ in range(OPERATORS)]
+        running = [asyncio.create_task(workers.run(caller, hold)) for _ in range(OPERATORS)]
         waiting = asyncio.create_task(workers.run(caller, compute))
-        await asyncio.sleep(0.05)
+        await asyncio.to_thread(all_run.wait)  # then the tasks have begun, the last one too
         waiting.cancel()
         closing = asyncio.create_task(asyncio.to_thread(workers.close))
         with pytest.raises(asyncio.CancelledError):

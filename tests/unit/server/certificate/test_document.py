@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.certificate.checks import Outcome, check_model, check_report, check_samples, read_file
 from server.certificate.document import Certificate, canonical, decode, encode
+from server.certificate.file_checks import Outcome, check_model, check_samples, read_file
 from server.certificate.keys import (
     check_certificate_key,
     key_id,
@@ -22,7 +22,8 @@ from server.certificate.keys import (
     signer,
 )
 from server.operations.checklist import Installation, Level
-from server.operations.checklist.files import check_certificates, check_secrets
+from server.operations.checklist.keys_and_state import check_certificates, check_secrets
+from tests.raising import raises
 from unlearning.errors import CertificateError, ConfigurationError
 from unlearning.pseudonyms import SubjectKeys, commitment, keyed_ids
 from unlearning.requests import hash_of_ids
@@ -106,7 +107,7 @@ def test_the_canonical_form_is_rfc_8785() -> None:
 
 def test_what_is_not_a_number_is_refused() -> None:
     """JSON has no word for it."""
-    with pytest.raises(ValueError, match="nan"):
+    with pytest.raises(ValueError):  # noqa: PT011  of the library, which has no class of its own for it
         canonical({"auc": float("nan")})
 
 
@@ -132,8 +133,8 @@ def test_equal_certificates_have_equal_bytes() -> None:
     assert signed() == signed()
 
 
-def test_nobody_else_has_signed() -> None:
-    """A signature belongs to one key; an unsigned certificate is signed by nobody, not even by the right key."""
+def test_no_other_key_has_signed() -> None:
+    """A signature belongs to one key; an unsigned certificate is signed by none, not even by the right one."""
     assert not decode(signed()).is_signed_by(Ed25519PrivateKey.generate().public_key())
     assert not decode(encode(certificate(), None)).is_signed_by(KEY.public_key())
 
@@ -152,36 +153,43 @@ def test_a_file_cut_anywhere_is_refused() -> None:
             decode(content[:length])
 
 
-NOT_CANONICAL, NO_EVENT = "canonical form", r"ledger\.event"
+WRONG_FORM = "wrong-form"
+NOT_CANONICAL: tuple[str, str | None] = ("not-canonical", None)
+VERSION = (WRONG_FORM, "certificate.version")
+NO_EVENT = (WRONG_FORM, "certificate.ledger.event.sequence")
+NO_HASH = (WRONG_FORM, "certificate.ledger.event.hash")
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new", "refusal"),
     [
         pytest.param('"certificate":{', '"certificate": {', NOT_CANONICAL, id="a blank"),
         pytest.param('"issued_at":', '"issued_at":"never","issued_at":', NOT_CANONICAL, id="a key twice"),
+        pytest.param('"client",', '"client","ground":null,', NOT_CANONICAL, id="a null that is left out"),
         pytest.param("Zürich", "Z\\u00fcrich", NOT_CANONICAL, id="another spelling"),
-        pytest.param('"version":1', '"version":0', "missing: version", id="an earlier version"),
-        pytest.param('"version":1', '"version":2', "missing: version", id="a later version"),
-        pytest.param('"version":1', '"version":true', "missing: version", id="a version that equals 1"),
-        pytest.param('"version":1', '"version":"1"', "missing: version", id="a version in quotes"),
-        pytest.param('"version":1', '"version":1.5', "missing: version", id="half a version"),
-        pytest.param('"not shown"', '"forgotten"', r"attacks\.verdict", id="nobody certifies that"),
-        pytest.param('{"attacks"', '{"extra":1,"attacks"', "extra", id="an unknown field"),
+        pytest.param('"version":1', '"version":0', VERSION, id="an earlier version"),
+        pytest.param('"version":1', '"version":2', VERSION, id="a later version"),
+        pytest.param('"version":1', '"version":true', VERSION, id="a version that equals 1"),
+        pytest.param('"version":1', '"version":"1"', VERSION, id="a version in quotes"),
+        pytest.param('"version":1', '"version":1.5', VERSION, id="half a version"),
+        pytest.param(
+            '"not shown"', '"forgotten"', (WRONG_FORM, "certificate.attacks.verdict"), id="not a verdict"
+        ),
+        pytest.param(
+            '{"attacks"', '{"extra":1,"attacks"', (WRONG_FORM, "certificate.extra"), id="an unknown field"
+        ),
         pytest.param('"sequence":5', '"sequence":0', NO_EVENT, id="no event"),
         pytest.param('"sequence":5', '"sequence":9223372036854776000', NO_EVENT, id="event 2^63"),
-        pytest.param(f'"{HASH}","sequence":5', '"","sequence":5', NO_EVENT, id="no hash"),
-        pytest.param(f'{HASH}","sequence":5', f'{HASH[:-1]}","sequence":5', NO_EVENT, id="a short hash"),
-        pytest.param(
-            f'{HASH}","sequence":5', f'{HASH}\\n","sequence":5', NO_EVENT, id="a hash and a newline"
-        ),
+        pytest.param(f'"{HASH}","sequence":5', '"","sequence":5', NO_HASH, id="no hash"),
+        pytest.param(f'{HASH}","sequence":5', f'{HASH[:-1]}","sequence":5', NO_HASH, id="a short hash"),
+        pytest.param(f'{HASH}","sequence":5', f'{HASH}\\n","sequence":5', NO_HASH, id="a hash and a newline"),
     ],
 )
-def test_what_is_not_written_so_is_refused(old: str, new: str, message: str) -> None:
+def test_what_is_not_written_so_is_refused(old: str, new: str, refusal: tuple[str, str | None]) -> None:
     """One content has one file, so that readers cannot see two things in it; what is not checked, does not pass."""
     content = encode(certificate(), None).decode()
     assert old in content
-    with pytest.raises(CertificateError, match=message):
+    with raises(CertificateError, refusal[0], places=refusal[1]):
         decode(content.replace(old, new, 1).encode())
 
 
@@ -223,8 +231,9 @@ HEX = "0a" * 64
 def test_a_malformed_signature_is_refused(signature: Any) -> None:
     """And not taken for none: 128 lower-case hexadecimal digits, and the same number written otherwise is refused."""
     value = json.loads(encode(certificate(), None)) | {"signature": signature}
-    with pytest.raises(CertificateError, match="signature is malformed"):
+    with raises(CertificateError, "wrong-form") as refused:
         decode(canonical(value) + b"\n")
+    assert str(refused.value.fields["places"]).startswith("signature")
 
 
 @pytest.mark.parametrize("finding", list(Finding))
@@ -249,17 +258,18 @@ def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
     """What it signed could no longer be checked."""
     private, _, _ = make_key_pair(tmp_path)
     before = private.read_bytes()
-    with pytest.raises(ConfigurationError, match="exists already"):
+    with pytest.raises(ConfigurationError):
         make_key_pair(tmp_path)
     assert private.read_bytes() == before
 
 
 def test_a_private_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
-    """Anybody on the machine could sign with it."""
+    """Any account of the machine could sign with it."""
     private, _, _ = make_key_pair(tmp_path)
     private.chmod(0o640)
-    with pytest.raises(ConfigurationError, match="chmod 600"):
+    with pytest.raises(ConfigurationError) as refused:
         check_certificate_key(str(private))
+    assert "chmod 600" in refused.value.problems[0]
 
 
 @pytest.mark.parametrize(
@@ -270,9 +280,9 @@ def test_what_is_no_key_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "key"
     path.write_bytes(content)
     path.chmod(0o600)
-    with pytest.raises(ConfigurationError, match="certificate-key"):
+    with pytest.raises(ConfigurationError):
         load_signing_key(path)
-    with pytest.raises(CertificateError, match="public key"):
+    with pytest.raises(CertificateError):
         load_public_key(path)
 
 
@@ -305,7 +315,7 @@ def of_samples(tmp_path: Path, **request: Any) -> tuple[Certificate, Path]:
     return made.model_copy(update={"request": asked}), tmp_path / "ids.txt"
 
 
-def test_only_who_has_the_key_can_test_which_samples_a_certificate_means(tmp_path: Path) -> None:
+def test_only_the_key_tells_which_samples_a_certificate_means(tmp_path: Path) -> None:
     """The operator's key and the client's own tell; another key, or the plain hash of the right ids, does not."""
     keys = SubjectKeys(b"k" * 32)
     listed = hash_of_ids(keyed_ids(keys.of("3"), ["a", "b"]))
@@ -333,9 +343,7 @@ def test_a_file_that_another_party_sent_is_a_plain_one_with_a_bound(tmp_path: Pa
         "link": lambda: path.symlink_to(tmp_path / "mine"),
         "endless": lambda: (path.touch(), os.truncate(path, 2**40)),
     }[what]()
-    with pytest.raises(CertificateError, match="cannot be read"):
+    with pytest.raises(CertificateError):
         read_file(path)
-    with pytest.raises(CertificateError, match="cannot be read"):
-        check_report(certificate(), path)
-    with pytest.raises(CertificateError, match="cannot be read"):
+    with pytest.raises(CertificateError):
         check_model(certificate(), path)

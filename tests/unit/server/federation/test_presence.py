@@ -1,5 +1,6 @@
 """The ledger says who is online and when each was last heard of; `clients` says it to people."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -7,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from server.federation.clients import Clients
-from server.federation.presence import register_clients
-from server.federation.unresponsive import presence
+from server.federation.presence import presence, register_clients
 from server.ledger import WAITING, ClientRecord, Ledger, LedgerWriter
 from strategies.roster import Member
 
@@ -23,32 +23,38 @@ def after(seconds: float) -> datetime:
 @pytest.fixture
 def writer(sqlite_ledger: Ledger) -> LedgerWriter:
     """Of a ledger whose clock says an hour later than the heartbeats."""
-    return LedgerWriter(sqlite_ledger, sqlite_ledger.acquire_fence("test", now=NOW), lambda: after(3600))
+    return sqlite_ledger.live(sqlite_ledger.acquire_fence("test", now=NOW), lambda: after(3600))
 
 
-def seen(writer: LedgerWriter, member: Member | None) -> ClientRecord:
-    register_clients(writer, {} if member is None else {member.client_id: member})
-    [record] = writer.ledger.clients()
-    return record
+@pytest.fixture
+def seen(sqlite_ledger: Ledger, writer: LedgerWriter) -> Callable[[Member | None], ClientRecord]:
+    """Registers the one client that is online, or none; gives the ledger's record of it."""
+
+    def register(member: Member | None) -> ClientRecord:
+        register_clients(sqlite_ledger, writer, {} if member is None else {member.client_id: member})
+        [record] = sqlite_ledger.clients()
+        return record
+
+    return register
 
 
-def test_a_client_was_seen_when_its_heartbeat_came(writer):
+def test_a_client_was_seen_when_its_heartbeat_came(seen):
     """Not when somebody looked; and still then when it has gone."""
-    assert seen(writer, CLIENT).last_seen == NOW
-    assert seen(writer, replace(CLIENT, heard_at=after(20))).last_seen == after(20)
-    gone = seen(writer, None)
+    assert seen(CLIENT).last_seen == NOW
+    assert seen(replace(CLIENT, heard_at=after(20))).last_seen == after(20)
+    gone = seen(None)
     assert (gone.online, gone.last_seen) == (False, after(20))
 
 
-def test_a_client_that_comes_back_as_another_node_is_that_node(writer):
+def test_a_client_that_comes_back_as_another_node_is_that_node(seen):
     """Also where its heartbeat is no newer."""
-    seen(writer, CLIENT)
-    assert seen(writer, replace(CLIENT, node_id=6)).node_name == "6"
+    seen(CLIENT)
+    assert seen(replace(CLIENT, node_id=6)).node_name == "6"
 
 
-def test_a_client_without_heartbeats_was_seen_when_it_was_looked(writer):
+def test_a_client_without_heartbeats_was_seen_when_it_was_looked(seen):
     """As in a simulation."""
-    assert seen(writer, replace(CLIENT, heard_at=None)).last_seen == after(3600)
+    assert seen(replace(CLIENT, heard_at=None)).last_seen == after(3600)
 
 
 def test_a_killed_client_is_not_said_to_be_online():
@@ -59,7 +65,7 @@ def test_a_killed_client_is_not_said_to_be_online():
     assert presence(replace(record, online=False), after(40)) == "no"
 
 
-def test_clients_that_are_there_are_listed_while_others_are_waited_for(writer):
+def test_clients_that_are_there_are_listed_while_others_are_waited_for(sqlite_ledger, writer):
     """Before the first round, too: a run that waits for a fourth client has seen the three that are online."""
     listed: list[str] = []
 
@@ -68,10 +74,10 @@ def test_clients_that_are_there_are_listed_while_others_are_waited_for(writer):
 
         def await_clients(self, _grid, tell):
             tell("Waiting for 2 client(s).")
-            listed.extend(record.client_id for record in writer.ledger.clients())
+            listed.extend(record.client_id for record in sqlite_ledger.clients())
             tell("")
 
-    clients = Clients(grid=None, fedavg=WaitsForTwo(), writer=writer)
+    clients = Clients(grid=None, fedavg=WaitsForTwo(), ledger=sqlite_ledger, writer=writer)
     clients.await_clients()
     assert listed == ["hospital-0"]
-    assert writer.ledger.facts()[WAITING] == ""
+    assert sqlite_ledger.facts()[WAITING] == ""

@@ -7,8 +7,8 @@ import numpy as np
 from server.federation.checkpoints import decode
 from server.federation.gate import COMPARED_ROUNDS, RoundGate
 from server.federation.observing import ServerTestSet
+from server.federation.presence import Suspension, sentences, suspend, suspended
 from server.federation.state import FederationState
-from server.federation.suspensions import Suspension, sentences, suspend, suspended
 from unlearning.runtime.archive import pack
 
 

@@ -2,12 +2,11 @@
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -15,16 +14,17 @@ from typer.testing import CliRunner
 from server.cli import app
 from server.ledger import Ledger, LedgerUnavailable
 from server.operations.checklist import Installation, Level
-from server.operations.checklist.residue import check_residue, check_superlink_database
+from server.operations.checklist.kept_data import check_residue, check_superlink_database
 from server.operations.superlink_residue import (
-    ResidueEraser,
     count_waiting_answers,
+    erase_after_deletions,
     erase_residue,
     last_erased_event,
 )
 from server.operations.supervisor import Supervisor
 from tests.fake_flower import FakeFlower, control_of_app
-from tests.ledgers import WAY, submit
+from tests.ledgers import WAY, live_at, submit
+from tests.raising import raises
 from tests.residue import files_with
 from tests.supervised import OneRun
 from unlearning.errors import DeploymentError
@@ -78,7 +78,7 @@ def complete(ledger: Ledger, label: int, *, now: datetime = NOW) -> None:
     request = submit(ledger, Target(Granularity.CLASS, class_label=label), key=f"key {label}", now=now)
     token = ledger.acquire_fence("loop", now=now)
     for status in WAY:
-        ledger.move(request.id, status, token=token, now=now)
+        live_at(ledger, token, now).move(request.id, status)
 
 
 @pytest.fixture
@@ -87,8 +87,13 @@ def ledger(sqlite_ledger: Ledger) -> Ledger:
 
 
 @pytest.fixture
-def eraser(superlink: SuperLink, ledger: Ledger, tmp_path: Path) -> ResidueEraser:
-    return ResidueEraser(database=superlink.path, state_dir=tmp_path, ledger=ledger)
+def erase(superlink: SuperLink, ledger: Ledger, tmp_path: Path) -> Callable[[], bool]:
+    return lambda: erase_after_deletions(superlink.path, tmp_path, ledger)
+
+
+@pytest.fixture
+def host(superlink: SuperLink, tmp_path: Path) -> Installation:
+    return Installation(state_dir=tmp_path, superlink_database=superlink.path)
 
 
 def test_what_was_deleted_is_gone_from_database_and_log_while_they_are_open(superlink):
@@ -104,7 +109,7 @@ def test_what_was_deleted_is_gone_from_database_and_log_while_they_are_open(supe
     assert superlink.connection.execute("SELECT name FROM node").fetchall() == [("hospital-0",)]
 
 
-def test_an_answer_that_nobody_has_fetched_is_not_lost(superlink):
+def test_an_answer_that_was_not_fetched_is_not_lost(superlink):
     """It is no residue; `check` counts it."""
     superlink.answer(b"on its way")
     erase_residue(superlink.path)
@@ -112,19 +117,19 @@ def test_an_answer_that_nobody_has_fetched_is_not_lost(superlink):
 
 
 @pytest.mark.parametrize(
-    ("statements", "message"),
+    ("statements", "code"),
     [
-        (["BEGIN IMMEDIATE"], "cannot be rewritten now"),
-        (["BEGIN", "SELECT * FROM node"], "could not be emptied"),  # a reader of the log
+        (["BEGIN IMMEDIATE"], "database-in-use"),
+        (["BEGIN", "SELECT * FROM node"], "log-in-use"),  # a reader of the log
     ],
 )
-def test_a_database_in_use_is_left_for_later(superlink, monkeypatch, statements, message):
-    """Nothing waits for ever, and nothing is broken; the next look erases."""
+def test_a_database_in_use_is_left_for_later(superlink, monkeypatch, statements, code):
+    """Nothing waits without end, and nothing is broken; the next look erases."""
     monkeypatch.setattr("server.operations.superlink_residue._WAIT_S", 0.01)
     with closing(sqlite3.connect(superlink.path, isolation_level=None)) as user:
         for statement in statements:
             user.execute(statement).fetchall()
-        with pytest.raises(DeploymentError, match=message):
+        with raises(DeploymentError, code):
             erase_residue(superlink.path)
     erase_residue(superlink.path)
     assert files_with(superlink.path.parent, CANARY[:60]) == []
@@ -132,21 +137,21 @@ def test_a_database_in_use_is_left_for_later(superlink, monkeypatch, statements,
 
 def test_a_database_that_is_not_there_is_not_made(tmp_path):
     """A wrong path is said."""
-    with pytest.raises(DeploymentError, match="There is no database"):
+    with raises(DeploymentError, "no-database"):
         erase_residue(tmp_path / "superlink.db")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_is_erased_once_for_each_completed_deletion(eraser, ledger):
+def test_it_is_erased_once_for_each_completed_deletion(erase, ledger, tmp_path):
     """A restart of the supervisor remembers."""
-    assert not eraser.step()
+    assert not erase()
     complete(ledger, 1)
-    assert eraser.step()
-    assert not eraser.step()
+    assert erase()
+    assert not erase()
     complete(ledger, 2)
-    assert ResidueEraser(database=eraser.database, state_dir=eraser.state_dir, ledger=ledger).step()
-    assert last_erased_event(eraser.state_dir) == max(
-        event.sequence for event in ledger.events() if event.to_status is Status.COMPLETED
+    assert erase()
+    assert last_erased_event(tmp_path) == max(
+        event.sequence for event in ledger.events.page() if event.to_status is Status.COMPLETED
     )
 
 
@@ -158,17 +163,16 @@ def test_the_command_erases_in_any_case(superlink, ledger, tmp_path):
     assert files_with(superlink.path.parent, CANARY[:60]) == []
 
 
-def test_check_names_a_deletion_whose_residue_was_not_erased(eraser, ledger):
+def test_check_names_a_deletion_whose_residue_was_not_erased(erase, host, ledger):
     """Until it is: a problem from when the supervisor should have done it."""
-    host = Installation(state_dir=eraser.state_dir, superlink_database=eraser.database)
     complete(ledger, 1, now=datetime.now(UTC) - timedelta(seconds=30))
     (found,) = check_residue(host, ledger)
     assert (found.level, "is not erased yet" in found.what) == (Level.WARNING, True)
-    eraser.step()
+    erase()
     complete(ledger, 2, now=datetime.now(UTC) - timedelta(seconds=90))
     (found,) = check_residue(host, ledger)
     assert (found.level, "is not erased." in found.what) == (Level.PROBLEM, True)
-    eraser.step()
+    erase()
     (found,) = check_residue(host, ledger)
     assert found.level is Level.OK
 
@@ -186,10 +190,9 @@ def test_check_names_a_superlinks_database_that_others_can_read(superlink, tmp_p
     assert "There is no database" in found.what
 
 
-def test_check_names_what_a_restore_moved_aside(eraser, ledger):
+def test_check_names_what_a_restore_moved_aside(host, ledger):
     """It may hold what was forgotten."""
-    (eraser.state_dir / "replaced-20260301").mkdir()
-    host = Installation(state_dir=eraser.state_dir, superlink_database=eraser.database)
+    (host.state_dir / "replaced-20260301").mkdir()
     (warned,) = [finding.what for finding in check_residue(host, ledger) if finding.level is Level.WARNING]
     assert "replaced-20260301" in warned
 
@@ -205,5 +208,5 @@ def test_a_supervisor_goes_on_when_it_cannot_erase_now(tmp_path, error, caplog):
         raise error
 
     run = OneRun(control_of_app(tmp_path, flower))
-    Supervisor(run, poll_s=0, residue=SimpleNamespace(step=step)).run(stop)
+    Supervisor(run, poll_s=0, erase_residue=step).run(stop)
     assert caplog.text.count("is not erased yet") == 2

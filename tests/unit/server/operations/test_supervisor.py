@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from server.operations.flower_control import Run
 from server.operations.supervisor import Supervisor, decide
-from server.processes.flower_control import Run
 from tests.fake_flower import FakeFlower, control_of_app, row
 from tests.supervised import OneRun
 from unlearning.runtime.growing_pause import GrowingPause
@@ -35,7 +35,7 @@ FAILED_AFTER_A_LONG_LIFE = a_run("finished:failed", ended_s_ago=0, lived_s=700)
 
 @pytest.mark.parametrize("status", ["pending", "starting", "running"])
 def test_never_two_runs_at_once(status):
-    """A live run keeps the supervisor still, wherever it stands in the list."""
+    """A live run keeps the supervisor still, wherever it is in the list."""
     live = a_run(status, number=2)
     assert decide([live, FAILED], now=NOW, pause=PAUSE).after_s is None
     assert decide([FAILED, live], now=NOW, pause=PAUSE).after_s is None
@@ -60,16 +60,16 @@ def test_a_run_that_is_over_stays_over(status):
             [FAILED_AFTER_A_LONG_LIFE, *[FAILED] * 5], 10, id="a long life forgives earlier failures"
         ),
         pytest.param([FAILED_NOW, FAILED_AFTER_A_LONG_LIFE], 10, id="one before a long life does not count"),
+        pytest.param([a_run("finished:failed", ended_s_ago=-4)], 6, id="a clock ahead does not lengthen it"),
         pytest.param(
-            [a_run("finished:failed", ended_s_ago=-50)], 10, id="a clock ahead does not lengthen it"
-        ),
-        pytest.param(
-            [a_run("finished:failed", ended_s_ago=-365 * 86400)], 0, id="nobody waits for a clock put back"
+            [a_run("finished:failed", ended_s_ago=-365 * 86400)],
+            0,
+            id="a clock that was put back does not lengthen it",
         ),
     ],
 )
 def test_a_run_is_submitted_after_a_wait(runs, after_s):
-    """Ten seconds after the first failure; a clock that differs by seconds changes nothing, one put back no wait."""
+    """Ten seconds after the first failure, whatever the clock does."""
     assert decide(runs, now=NOW, pause=PAUSE).after_s == after_s
 
 
@@ -125,25 +125,6 @@ def test_each_action_is_said_and_a_lasting_state_once(flower, supervisor, caplog
     assert "it broke" in second
 
 
-def test_a_file_that_is_not_applied_is_said_once_and_restarts_nothing(flower, tmp_path, caplog):
-    """Of a run that has begun; and again after another change."""
-    said = ["rounds is 10 in the run and 0 in the file"]
-    run = OneRun(control_of_app(tmp_path, flower))
-    supervisor = Supervisor(run, pause=PAUSE, now=lambda: NOW, unapplied=lambda: said)
-    for lived_s, count in (
-        (3.0, 0),
-        (90.0, 1),
-        (90.0, 1),
-    ):  # at first the ServerApp has not written its settings yet
-        flower.runs = [{**row("running"), "elapsed": lived_s}]
-        supervisor.step()
-        assert sum("rounds is 10 in the run" in text for text in caplog.messages) == count
-    said[0] = "rounds is 10 in the run and 5 in the file"
-    supervisor.step()
-    assert "and 5 in the file" in caplog.messages[-1]
-    assert flower.submitted == []
-
-
 def test_it_stops_when_told(flower, supervisor):
     """Told to stop, it ends without a further look."""
     stop = threading.Event()
@@ -154,7 +135,7 @@ def test_it_stops_when_told(flower, supervisor):
 
 
 def test_a_surprise_does_not_end_it(flower, supervisor):
-    """An answer that nobody foresaw is logged, and the next look is taken."""
+    """An unforeseen answer is logged, and the next look is taken."""
     stop = threading.Event()
     looks: list[int] = []
 

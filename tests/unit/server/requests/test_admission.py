@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
+from server.deletion.queue import to_schedule
 from server.ledger import ClientRecord, Ledger, NewRequest
-from server.requests.admission import admit, check_admissible
-from tests.ledgers import CLIENT_3, CLIENT_4, NOW, advance
+from server.requests.admission import admit
+from tests.ledgers import CLIENT_3, CLIENT_4, NOW, advance, live_at
+from tests.raising import raises
 from unlearning.errors import (
-    AlreadyForgotten,
     InvalidRequest,
     UnknownClient,
     UnknownMethod,
@@ -24,7 +25,7 @@ def token(sqlite_ledger: Ledger) -> int:
 @pytest.fixture
 def ledger(sqlite_ledger: Ledger, token: int) -> Ledger:
     """The ledger of a federation with clients 3, 4 and 5."""
-    sqlite_ledger.register_clients([ClientRecord(name) for name in ("3", "4", "5")], token=token, now=NOW)
+    live_at(sqlite_ledger, token, NOW).register_clients([ClientRecord(name) for name in ("3", "4", "5")])
     return sqlite_ledger
 
 
@@ -46,7 +47,7 @@ def samples(*ids: str) -> Target:
 def test_an_admitted_request_is_in_the_ledger_with_every_parameter(ledger: Ledger) -> None:
     """The method's defaults are written down, so that the request says everything about itself."""
     request = file(ledger, parameters={"unlearning_rate": 1})
-    assert ledger.get(request.id).parameters == {
+    assert ledger.requests.get(request.id).parameters == {
         "unlearning_rate": 1.0,
         "as_published_code": False,
         "flip_at_client": False,
@@ -61,68 +62,66 @@ def test_without_a_key_two_requests_get_two_keys(ledger: Ledger) -> None:
 
 def test_before_the_federation_has_started_no_client_is_known(sqlite_ledger: Ledger) -> None:
     """The message says so rather than showing an empty list."""
-    with pytest.raises(UnknownClient, match="has not started"):
+    with raises(UnknownClient, "not-started"):
         file(sqlite_ledger)
 
 
 def test_an_unknown_client_is_refused_with_the_known_ones(ledger: Ledger, token: int) -> None:
     """The message lists the clients; a thousand do not fill the screen."""
-    with pytest.raises(UnknownClient, match=r"no client '9'. Known: 3, 4, 5\."):
+    with raises(UnknownClient, "no-such-client") as caught:
         file(ledger, Target(Granularity.CLIENT, "9"))
-    ledger.register_clients([ClientRecord(f"c{n}") for n in range(1000)], token=token, now=NOW)
-    with pytest.raises(UnknownClient, match=r"and 983 more\.$"):
+    assert str(caught.value).endswith("Known: 3, 4, 5.")
+    live_at(ledger, token, NOW).register_clients([ClientRecord(f"c{n}") for n in range(1000)])
+    with raises(UnknownClient, "no-such-client") as caught:
         file(ledger, Target(Granularity.CLIENT, "9"))
+    assert str(caught.value).endswith("and 983 more.")
 
 
 @pytest.mark.parametrize("parameters", [{"unlearning_rate": -1}, {"unlearning_rate": "fast"}, {"rate": 1}])
 def test_bad_parameters_are_refused(ledger: Ledger, parameters: dict[str, Any]) -> None:
-    """Range, type and name are checked, and the message lists what there is."""
-    with pytest.raises(InvalidRequest, match="It takes: as_published_code, flip_at_client, unlearning_rate"):
+    """Range, type and name are checked."""
+    with pytest.raises(InvalidRequest):
         file(ledger, parameters=parameters)
 
 
 def test_only_an_operator_goes_beyond_a_safe_range_and_nobody_beyond_a_bound(ledger: Ledger) -> None:
-    """A step of 100 times the forgotten update destroys a model; the refusal says which range and who may."""
-    with pytest.raises(
-        InvalidRequest,
-        match=r"Only an operator may ask puf-special for unlearning_rate = 100\.0 .*at most 10",
-    ):
+    """A step of 100 times the forgotten update destroys a model."""
+    with raises(InvalidRequest, "beyond-safe-range"):
         file(ledger, parameters={"unlearning_rate": 100})
     asked = file(ledger, parameters={"unlearning_rate": 100}, by_operator=True)
     assert asked.parameters["unlearning_rate"] == 100
-    with pytest.raises(InvalidRequest, match="less than or equal to 1000"):
+    with pytest.raises(InvalidRequest):
         file(ledger, parameters={"unlearning_rate": 1e30}, by_operator=True)
 
 
-def test_a_forgotten_client_is_refused(ledger: Ledger, token: int) -> None:
-    """Neither the client nor samples of it can be forgotten again."""
-    forget(ledger, token, CLIENT_3)
-    for target in (CLIENT_3, samples("1")):
-        with pytest.raises(AlreadyForgotten, match="Client 3 is already forgotten"):
-            file(ledger, target)
-
-
-def test_samples_that_are_all_forgotten_are_refused(ledger: Ledger, token: int) -> None:
-    """Samples forgotten by two requests together count; one that is left makes the request good."""
-    forget(ledger, token, samples("1", "2"))
-    forget(ledger, token, samples("3"))
-    with pytest.raises(AlreadyForgotten, match=r"All 2 named sample\(s\) of client 3"):
-        file(ledger, samples("2", "3"))
-    assert file(ledger, samples("3", "4")).status is Status.RECEIVED
-
-
-def test_a_forgotten_class_is_refused(ledger: Ledger, token: int) -> None:
-    """Another class is not."""
-    forget(ledger, token, Target(Granularity.CLASS, class_label=7))
-    with pytest.raises(AlreadyForgotten, match="Class 7 is already forgotten"):
-        file(ledger, Target(Granularity.CLASS, class_label=7))
-    assert file(ledger, Target(Granularity.CLASS, class_label=8)).status is Status.RECEIVED
+@pytest.mark.parametrize(
+    ("forgotten", "target"),
+    [
+        (CLIENT_3, CLIENT_3),
+        (CLIENT_3, samples("1")),
+        (samples("1", "2"), samples("2")),
+        (Target(Granularity.CLASS, class_label=7), Target(Granularity.CLASS, class_label=7)),
+    ],
+)
+def test_what_is_forgotten_already_is_accepted_and_answered_by_the_earlier_request(
+    ledger: Ledger, token: int, forgotten: Target, target: Target
+) -> None:
+    """Its day of receipt and deadline are written down as those of any request."""
+    forget(ledger, token, forgotten)
+    again = file(ledger, target)
+    assert again.status is Status.RECEIVED
+    (move,) = to_schedule(ledger)
+    assert (move.request_id, move.to, move.result) == (
+        again.id,
+        Status.COMPLETED,
+        {"answered_by": ("r-000001",)},
+    )
 
 
 def test_a_request_sent_again_gets_its_first_answer_even_after_it_was_carried_out(
     ledger: Ledger, token: int
 ) -> None:
-    """Idempotency goes before "already forgotten"."""
+    """Idempotency goes before all else."""
     forget(ledger, token, CLIENT_3, idempotency_key="k")
     assert file(ledger, idempotency_key="k").status is Status.COMPLETED
 
@@ -132,23 +131,16 @@ def test_a_request_sent_again_gets_its_first_answer_even_after_it_was_carried_ou
 )
 def test_malformed_names_and_keys_are_refused(ledger: Ledger, change: dict[str, str]) -> None:
     """They go into the ledger's text columns."""
-    with pytest.raises(InvalidRequest, match="Malformed"):
+    with raises(InvalidRequest, "malformed-text"):
         file(ledger, **change)
 
 
 def test_a_refused_request_leaves_nothing_in_the_ledger(ledger: Ledger) -> None:
-    """Neither a request nor an event; the registry's own message of an unknown method passes through."""
-    with pytest.raises(UnknownMethod, match="'magic'"):
+    """Neither a request nor an event."""
+    with pytest.raises(UnknownMethod):
         file(ledger, method="magic")
-    assert ledger.list_requests() == []
-    assert [event for event in ledger.events() if event.request_id] == []
-
-
-def test_checking_again_refuses_what_has_been_forgotten_meanwhile(ledger: Ledger, token: int) -> None:
-    """The live loop and retries ask before they begin."""
-    forget(ledger, token, CLIENT_3)
-    with pytest.raises(AlreadyForgotten):
-        check_admissible(ledger, CLIENT_3, method="puf-special", parameters={})
+    assert ledger.requests.select() == []
+    assert [event for event in ledger.events.page() if event.request_id] == []
 
 
 def test_a_list_of_samples_has_one_id_a_line() -> None:
@@ -158,10 +150,10 @@ def test_a_list_of_samples_has_one_id_a_line() -> None:
     )
 
 
-@pytest.mark.parametrize(("text", "lines"), [("", 0), ("\n \n", 2), ("# only a comment\n", 1)])
-def test_a_list_without_an_id_is_refused(text: str, lines: int) -> None:
+@pytest.mark.parametrize("text", ["", "\n \n", "# only a comment\n"])
+def test_a_list_without_an_id_is_refused(text: str) -> None:
     """An empty file is a mistake, not a request to forget nothing."""
-    with pytest.raises(InvalidRequest, match=rf"is empty: {lines} line\(s\)"):
+    with pytest.raises(InvalidRequest):
         parse_sample_ids(text)
 
 

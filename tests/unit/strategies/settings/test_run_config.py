@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from strategies.settings.page import FILES
+from benchmarks.settings_tables import FILES
 from strategies.settings.run_config import RunSettings, local_seed
+from tests.raising import refuses
 from unlearning.errors import ConfigurationError
 
 
@@ -26,26 +27,29 @@ def test_every_error_is_reported_at_once_with_what_is_allowed():
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("settings", "wrong"),
     [
-        ({"dataset": "no-such-data"}, "digits"),
-        ({"max-norm-factor": 0.5}, r"max-norm-factor: 0\.5 would refuse half"),
+        ({"dataset": "no-such-data"}, "dataset"),
+        ({"max-norm-factor": 0.5}, "max-norm-factor"),
         *(
-            ({"client-example-limits": text}, "client-example-limits: write CLIENT=COUNT")
+            ({"client-example-limits": text}, "client-example-limits")
             for text in ("large", "=3", "large=many", "large=0", "a=1; a=2")
         ),
-        ({"shadow-federations": 5}, "even number"),
-        ({"shadow-federations": 2}, "4 or more"),
-        ({"shadow-federations": 8, "prepare": "sisa"}, "prepare=sisa"),
-        ({"session-address": "9101"}, "'9101' is not of the form HOST:PORT"),
-        ({"session-address": "localhost:0"}, "'localhost:0' is not of the form HOST:PORT"),
-        ({"session-bind": "127.0.0.1:9101"}, "of no use without session-address"),
-        ({"session-address": "localhost:9101", "session-tls-ca": "ca.crt"}, "give all three or none"),
+        ({"shadow-federations": 5}, "shadow-federations"),
+        ({"shadow-federations": 2}, "shadow-federations"),
+        ({"shadow-federations": 8, "prepare": "sisa"}, "shadow-federations"),
+        ({"session-address": "9101"}, "session-address"),
+        ({"session-address": "localhost:0"}, "session-address"),
+        ({"session-bind": "127.0.0.1:9101"}, "session-bind"),
+        (
+            {"session-address": "localhost:9101", "session-tls-ca": "ca.crt"},
+            "session-tls-ca, session-tls-cert, session-tls-key",
+        ),
     ],
 )
-def test_a_wrong_setting_is_refused_with_what_is_allowed(settings, sentence):
+def test_a_wrong_setting_is_refused_with_what_is_allowed(settings, wrong):
     """Before the first round: of the task, and of what stands beside it."""
-    with pytest.raises(ConfigurationError, match=sentence):
+    with refuses(wrong):
         RunSettings.from_run_config(settings)
 
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.raising import raises
 from tests.unit.unlearning.decentralised.graphs import connected_graphs
 from unlearning.decentralised import (
     Graph,
@@ -102,17 +103,17 @@ def test_powers_of_the_weights_go_to_the_mean_as_fast_as_rho_says(graph: Graph) 
 
 
 @pytest.mark.parametrize(
-    "weights",
+    ("weights", "code"),
     [
-        [[0.5, 0.5], [0.4, 0.6]],
-        [[0.5, 0.4], [0.4, 0.5]],
-        [[1.0, 0.0], [0.0, 1.0]],
-        [[0.0, 1.0], [1.0, 0.0]],
+        ([[0.5, 0.5], [0.4, 0.6]], "not-symmetric"),
+        ([[0.5, 0.4], [0.4, 0.5]], "not-doubly-stochastic"),
+        ([[1.0, 0.0], [0.0, 1.0]], "not-mixing"),
+        ([[0.0, 1.0], [1.0, 0.0]], "not-mixing"),
     ],
 )
-def test_weights_that_break_an_assumption_are_refused(weights: list[list[float]]) -> None:
+def test_weights_that_break_an_assumption_are_refused(weights: list[list[float]], code: str) -> None:
     """Each assumption on Q has its own sentence."""
-    with pytest.raises(NumericalError):
+    with raises(NumericalError, code):
         check_mixing(np.array(weights))
 
 

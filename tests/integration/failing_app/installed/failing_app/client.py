@@ -8,10 +8,11 @@ import resource
 import time
 from pathlib import Path
 
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from client.app import end_at_sigterm
+from strategies.messages import arrays_content
 
 app = ClientApp()
 ROOM_BYTES = 2**28
@@ -39,4 +40,6 @@ def _act(message: Message, context: Context) -> Message:
         while not Path(f"{path}.go").exists():
             time.sleep(0.05)
     answer = ConfigRecord({"client-id": str(context.node_config["client-id"]), "pid": os.getpid()})
-    return Message(RecordDict({"answer": answer}), reply_to=message)
+    content = arrays_content({}, {})  # with the protocol version, without which an answer is refused
+    content["answer"] = answer
+    return Message(content, reply_to=message)

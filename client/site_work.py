@@ -1,0 +1,188 @@
+"""What a client has at hand for one message: its data without what it may never use again, its task, its settings."""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from flwr.app import Context, Message
+
+from client.memory import ClientMemory
+from strategies.built_in import NO_TABLE, part_of
+from strategies.joint_exchange import MEASURE_TOO
+from strategies.messages import FROZEN_PART, round_of
+from strategies.settings.run_config import RunSettings, local_seed
+from strategies.settings.task_source import AppSettings, LoadSite, TaskSource
+from unlearning.methods.method import ClientSite
+from unlearning.pseudonyms import names_of, reveal
+from unlearning.requests import Forget
+from unlearning.runtime.json_codec import from_plain
+from unlearning.tasks import drop_own_data
+from unlearning.tasks.own_code import load_own_site
+from unlearning.tasks.task import Examples, Task, forgotten_mask
+from unlearning.training import TrainingSettings, check_frozen_part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedSite:
+    """A client's data without what it may never use again, and what methods prepared of it.
+
+    names: the ids of all its samples by their keyed hashes, where the server has given it a key.
+    part: which part, of how many, of data that a built-in task deals out; None for data of its own.
+    """
+
+    task: Task
+    train: Examples
+    held_out: Examples
+    names: Mapping[str, str]
+    part: tuple[int, int] | None = None
+    sites: dict[tuple[str, Forget, Forget], ClientSite] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SiteLoader:
+    """The two functions of an app by which a client has a task and data."""
+
+    source: TaskSource
+    load_site: LoadSite
+
+    def load(
+        self, settings: AppSettings, node_config: Mapping[str, Any], memory: ClientMemory, forget: Forget
+    ) -> LoadedSite:
+        """Load the client's data; of what may never be used again only what `forget` names, which is measured.
+
+        Raises:
+            AppError: one of the functions raised, or returned something else than it must.
+            ConfigurationError: a method cannot be prepared for with such a task.
+        """
+        task = settings.run.prepared_task(self.source.task(settings))
+        site = load_own_site(self.load_site, settings.own, node_config)
+        names = names_of(memory.keys(), {*site.train.ids.tolist(), *site.test.ids.tolist()})
+        gone = forgotten_mask(site.train, reveal(memory.tombstones(), names))
+        memory.note_samples(site.train.ids[~gone].tolist())
+        gone &= ~forgotten_mask(site.train, reveal(forget, names))
+        return LoadedSite(
+            task=task,
+            train=site.train.select(~gone).compacted() if gone.any() else site.train,
+            held_out=site.test,
+            names=names,
+            part=None if self.source.table != NO_TABLE else part_of(settings.own, node_config),
+        )
+
+
+class SiteCache:
+    """The loaded data of a process that answers many messages."""
+
+    _MOST = 2  # what training needs, and what a deletion under way needs
+
+    def __init__(self, loader: "Sites") -> None:
+        self.source: TaskSource = loader.source
+        self._load = loader.load
+        self._loaded: dict[Hashable, LoadedSite] = {}
+
+    def load(
+        self, settings: AppSettings, node_config: Mapping[str, Any], memory: ClientMemory, forget: Forget
+    ) -> LoadedSite:
+        """Return what was loaded for the same settings and what is forgotten, loading it where it is not at hand.
+
+        Raises:
+            AppError: one of the functions raised, or returned something else than it must.
+        """
+        key = (
+            settings.run,
+            *sorted(settings.own.items()),
+            *sorted(node_config.items()),
+            memory.tombstones(),
+            forget,
+        )
+        if key not in self._loaded:
+            while len(self._loaded) >= self._MOST:
+                del self._loaded[next(iter(self._loaded))]
+            self._loaded[key] = self._load(settings, node_config, memory, forget)
+            drop_own_data()  # it is whole, with what was forgotten
+        return self._loaded[key]
+
+
+Sites: TypeAlias = SiteLoader | SiteCache
+"""What loads a client's data for a message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientWork:
+    """What a client has at hand for one message."""
+
+    client_id: str
+    settings: RunSettings
+    loaded: LoadedSite
+    memory: ClientMemory
+    values: Mapping[str, Any]
+    node_config: Mapping[str, Any]
+    server_round: int
+
+    @property
+    def task(self) -> Task:
+        """What is learnt."""
+        return self.loaded.task
+
+    @property
+    def examples(self) -> Examples:
+        """The client's training examples without the tombstoned ones; those that the message measures are included."""
+        return self.loaded.train
+
+    @property
+    def held_out(self) -> Examples:
+        """Its test data."""
+        return self.loaded.held_out
+
+    def reveal(self, forget: Forget) -> Forget:
+        """Return `forget` by the ids of this client's samples."""
+        return reveal(forget, self.loaded.names)
+
+    def forget_named(self, name: str) -> Forget:
+        """Return what the message has under `name`, by the ids of this client's samples."""
+        return self.reveal(from_plain(Forget, self.values.get(name, {})))
+
+    @property
+    def tombstones(self) -> Forget:
+        """What may never be trained on again, by the ids of this client's samples."""
+        return self.reveal(self.memory.tombstones())
+
+    def examples_without(self, *forgets: Forget) -> Examples:
+        """Return the examples that no tombstone and none of `forgets` speaks of."""
+        mask = forgotten_mask(self.examples, self.tombstones)
+        for forget in forgets:
+            mask |= forgotten_mask(self.examples, forget)
+        return self.examples.select(~mask) if mask.any() else self.examples
+
+    def training(self, training: TrainingSettings) -> TrainingSettings:
+        """Return these settings with this client's seed of this round."""
+        return replace(training, seed=local_seed(training.seed, self.client_id, self.server_round))
+
+
+def client_id_of(context: Context) -> str:
+    """Return the id that this node declares; a node registered with a key is known by its name instead."""
+    declared = context.node_config.get("client-id", context.node_config.get("partition-id", context.node_id))
+    return str(declared)
+
+
+def open_work(
+    values: Mapping[str, Any], message: Message, context: Context, memory: ClientMemory, sites: Sites
+) -> ClientWork:
+    """Open the site for a message with these `values`."""
+    settings = sites.source.read(context.run_config)
+    forget = _to_measure(values) | _to_measure(values.get(MEASURE_TOO, {}))
+    loaded = sites.load(settings, context.node_config, memory, forget)
+    check_frozen_part(loaded.task, str(values.get(FROZEN_PART, "")))
+    return ClientWork(
+        client_id=client_id_of(context),
+        settings=settings.run,
+        loaded=loaded,
+        memory=memory,
+        values=values,
+        node_config=context.node_config,
+        server_round=round_of(message),
+    )
+
+
+def _to_measure(values: Mapping[str, Any]) -> Forget:
+    """Return what a message counts as forgotten."""
+    return from_plain(Forget, values.get("forget", {}))

@@ -1,0 +1,252 @@
+"""One request's page: its state and history, what may be done about it, and how the model's figures changed."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from server.api.access import Caller, may_cancel
+from server.api.errors import AccessDenied
+from server.api.narrator import GOING_ON, MEANINGS
+from server.console.federation_page import describe_round, figure
+from server.console.forms import text_of, texts_of
+from server.console.rendering import Console
+from server.ledger import Event
+from server.ledger.records import SUBMITTED
+from server.ledger.texts import ERASED, TEXTS
+from server.report import words
+from unlearning.errors import IllegalMove, InvalidRequest, RequestError, RequestNotFound
+from unlearning.gdpr import MAX_EXTENSION_DAYS, Amendment, today
+from unlearning.requests import HOLDABLE_STATUSES, LEGAL_MOVES, DeletionRequest, Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What decides whether a button is there."""
+
+    caller: Caller
+    request: DeletionRequest
+    events: Sequence[Event]
+
+    def may_become(self, status: Status) -> bool:
+        """Return whether the request's state allows this one next."""
+        return status in LEGAL_MOVES[self.request.status]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """A form on the page. Its name is the client's method, its `fields` are that method's arguments (`FIELDS`).
+
+    is_optional: the reason may be left out. is_grave: it cannot be undone. is_shown: the form is open from the start.
+    """
+
+    heading: str
+    button: str
+    hint: str
+    is_possible: Callable[[Situation], bool]
+    fields: tuple[str, ...] = ()
+    is_optional: bool = False
+    is_grave: bool = False
+    is_shown: bool = False
+
+
+ACTIONS: Mapping[str, Action] = {
+    "cancel": Action(
+        heading="Cancel it",
+        button="Cancel this request",
+        hint="It has not begun; its data trains again.",
+        is_possible=lambda now: now.may_become(Status.CANCELLED) and may_cancel(now.caller, now.request),
+        is_grave=True,
+        is_shown=True,
+    ),
+    "retry": Action(
+        heading="Try again",
+        button="Try again",
+        hint="It is scheduled again; this time more of the score may be lost, if you say so.",
+        is_possible=lambda now: now.request.status is Status.FAILED and now.request.retryable,
+        fields=("accept_score_loss",),
+        is_shown=True,
+    ),
+    "amend": Action(
+        heading="Change ground, reference or note",
+        button="Change",
+        hint="The timeline says what was changed, and by whom. A text that was replaced stays in the ledger until "
+        "the texts are erased.",
+        is_possible=lambda now: now.request.status is not Status.VERIFYING,
+        fields=("what",),
+    ),
+    "extend": Action(
+        heading="Extend the deadline",
+        button="Extend",
+        hint=f"Once, by 1 to {MAX_EXTENSION_DAYS} days, while the deadline has not passed (GDPR Art. 12(3)). Inform "
+        "the person before it ends.",
+        is_possible=lambda now: (
+            not (now.request.is_answered or now.request.extended_days or now.request.is_overdue(today()))
+        ),
+        fields=("days", "reason"),
+    ),
+    "hold": Action(
+        heading="Hold it",
+        button="Hold",
+        hint="It does not begin, because the data must be kept by law. The deadline runs on.",
+        is_possible=lambda now: now.request.status in HOLDABLE_STATUSES and not now.request.is_held,
+        fields=("reason",),
+    ),
+    "release": Action(
+        heading="Lift the hold",
+        button="Lift the hold",
+        hint="It goes on where it was.",
+        is_possible=lambda now: now.request.is_held,
+        fields=("reason",),
+        is_optional=True,
+    ),
+    "refuse": Action(
+        heading="Refuse it",
+        button="Refuse",
+        hint="It is answered without deletion, permanently; inform the person of the reason (Art. 12(4)).",
+        is_possible=lambda now: now.may_become(Status.REFUSED),
+        fields=("reason",),
+        is_grave=True,
+    ),
+    "redact": Action(
+        heading="Erase its texts",
+        button="Erase reference, note and reasons",
+        hint="Permanently. The ledger's chain of hashes stays whole.",
+        is_possible=lambda now: has_texts(now.events),
+        is_grave=True,
+    ),
+}
+"""What can be done about a request: a new verb of the service needs its entry here, and the page has its form."""
+
+
+def request_page(
+    console: Console,
+    request: Request,
+    errors: Mapping[str, str] | None = None,
+    status: int = 200,
+    typed: Mapping[str, str] | None = None,
+) -> Response:
+    """Show one request."""
+    known = console.mirror.now()
+    asked = console.find(request.path_params["id"])
+    events, _ = console.service.events(asked.id)
+    now, failed = Situation(caller=console.caller, request=asked, events=events), errors or {}
+    headline, verdict, reasons = _outcome(console, asked)
+    return console.render(
+        request,
+        "request.html",
+        status=status,
+        live=status == 200,
+        known=known,
+        asked=asked,
+        meaning=GOING_ON.get(asked.status, MEANINGS[asked.status]),
+        timeline=[(event.at, _what(event), event.actor, _why(event)) for event in events],
+        attempts=_failed_attempts(events),
+        rounds=[record for record in known.rounds if asked.id in record.request_ids],
+        describe_round=describe_round,
+        figure=figure,
+        headline=headline,
+        verdict=verdict,
+        reasons=reasons,
+        actions={
+            name: action
+            for name, action in ACTIONS.items()
+            if name in failed or (console.may(call_of(name)) and action.is_possible(now))
+        },
+        errors=failed,
+        typed={item.name: getattr(asked, item.name) or "" for item in fields(Amendment)} | dict(typed or {}),
+    )
+
+
+def act(console: Console, request: Request, form: FormData) -> Response:
+    """Do what a form says, and show the request after it; a refusal is shown beside the button."""
+    name, request_id = request.path_params["action"], request.path_params["id"]
+    if name not in ACTIONS:
+        raise InvalidRequest(f"A request's page has no action {name[:40]!r}.")
+    try:
+        given = {field: FIELDS[field](form) for field in ACTIONS[name].fields}
+        getattr(console.service, name)(request_id, by=console.caller.name, **given)
+    except RequestNotFound:
+        raise
+    except RequestError as exc:
+        status = 403 if isinstance(exc, AccessDenied) else 409
+        return request_page(console, request, {name: str(exc)}, status, texts_of(form))
+    return RedirectResponse(f"/requests/{request_id}", status_code=303)
+
+
+def call_of(action: str) -> str:
+    """Return the service's call that an action makes, by which roles are checked."""
+    return f"{action.capitalize()}Request"
+
+
+def has_texts(events: Iterable[Event]) -> bool:
+    """Return whether a request has texts of people that are not erased, also such that were replaced since."""
+    details = [event.detail for event in events]
+    written = {named["number"] for detail in details for named in detail.get(TEXTS, {}).values()}
+    return bool(written.difference(*(detail.get(ERASED, ()) for detail in details)))
+
+
+def _outcome(console: Console, asked: DeletionRequest) -> tuple[list[tuple[str, str, str]], str, list[str]]:
+    """Return the figures that the report puts first, what it says of the deletion, and why."""
+    if asked.status is not Status.COMPLETED:
+        return [], "", []
+    try:
+        report = json.loads(console.report(asked.id).json)
+    except IllegalMove as exc:
+        return [], str(exc), []
+    attacks = report["attacks"]
+    return words.headline(report), words.describe_finding(attacks["verdict"]), attacks["reasons"]
+
+
+def _failed_attempts(events: Iterable[Event]) -> list[Event]:
+    """Return how the attempts ended that did not lead to a model."""
+    return [
+        event
+        for event in events
+        if event.from_status in (Status.UNLEARNING, Status.RECOVERING)
+        and event.to_status in (Status.SCHEDULED, Status.FAILED)
+    ]
+
+
+def _what(event: Event) -> str:
+    status = Status.RECEIVED if event.kind == SUBMITTED else event.to_status
+    if status is None:
+        return event.kind
+    moved = f"{event.from_status} → {status}" if event.from_status else str(status)
+    return f"{moved}: {MEANINGS[status]}"
+
+
+def _why(event: Event) -> str:
+    said = (event.detail.get("reason"), event.detail.get("text"), event.text)
+    return " ".join(str(text) for text in said if text)
+
+
+def _number(form: FormData, name: str, kind: type[int] | type[float], what: str) -> float:
+    text = text_of(form, name)[:40]
+    try:
+        return kind(text)
+    except ValueError:
+        raise InvalidRequest(f"{what}, got {text!r}.") from None
+
+
+def _amendment(form: FormData) -> Amendment:
+    return Amendment(
+        **{item.name: text_of(form, item.name) for item in fields(Amendment) if item.name in form}
+    )
+
+
+FIELDS: Mapping[str, Callable[[FormData], Any]] = {
+    "accept_score_loss": lambda form: _number(
+        form, "accept_score_loss", float, "The accepted loss is a number of points"
+    ),
+    "days": lambda form: _number(
+        form, "days", int, f"An extension is a number of days from 1 to {MAX_EXTENSION_DAYS}"
+    ),
+    "reason": lambda form: text_of(form, "reason"),
+    "what": _amendment,
+}
+"""How a form's fields are read; templates/parts.html has what each looks like."""

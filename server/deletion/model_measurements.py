@@ -1,0 +1,162 @@
+"""Measurements of the model during a deletion: before it, unlearned, and after recovery rounds."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from flwr.app import Message
+
+from server.deletion.open_deletion import OpenDeletion
+from server.federation.clients import Clients
+from server.federation.context import FederationContext
+from server.federation.gate import TEST_SET, retained_scores
+from server.federation.observing import ModelObservations, measuring_messages, read_all
+from server.federation.shadow_federations import ShadowFindings
+from server.federation.state import ActiveDeletion, FederationState
+from strategies.exchange import Exchange
+from strategies.joint_exchange import JointMessages
+from unlearning.requests import Exclusions
+from unlearning.verification.measurement import Measurement, Stage, measure
+from unlearning.verification.observations import Outputs, merge
+
+
+def measure_model(opened: OpenDeletion, state: FederationState, stage: Stage) -> FederationState:
+    """Return `state` with one more measurement of its model for each request of the deletion."""
+    clients = opened.context.clients
+    done = clients.exchange(measuring_messages(clients, state.parameters, state.round, opened.forget_sets))
+    return _with_measurement(opened, state, stage, done)
+
+
+def measure_beside(
+    opened: OpenDeletion, state: FederationState, stage: Stage | None, work: Mapping[str, Message]
+) -> tuple[FederationState, Exchange | None]:
+    """Exchange `work`, and with it the measurement of the state's model where it is due, at a `stage`.
+
+    The exchange is None where the work starts from another model: then it waits, and only the measurement was done.
+    """
+    clients = opened.context.clients
+    if stage is None:
+        return state, clients.exchange(work)
+    measurement = measuring_messages(clients, state.parameters, state.round, opened.forget_sets)
+    both = JointMessages(work=work, measurement=measurement)
+    if not both.is_possible:
+        return measure_model(opened, state, stage), None
+    done, measured = clients.exchange_both(both)
+    return _with_measurement(opened, state, stage, measured), done
+
+
+def _with_measurement(
+    opened: OpenDeletion, state: FederationState, stage: Stage, done: Exchange
+) -> FederationState:
+    """Return `state` with the measurement of its model that clients answered in the exchange `done`."""
+    context, deletion = opened.context, state.active_deletion()
+    observed = read_all(context.clients, context.test_set, state.parameters, opened.forget_sets, done)
+    if stage == "before":
+        found = context.shadows.ask(state.round, state.training_rounds, opened.forget_sets)
+        deletion = _with_shadows(replace(deletion, outputs_before=_outputs(observed)), found, context.clients)
+    measurements = _measure_each(opened, deletion, observed, stage, state.round)
+    deletion = replace(
+        deletion,
+        measurements=measurements,
+        measuring_cost=deletion.measuring_cost.plus(done, context.clients.peak_memory(done)),
+        scores=retained_scores(
+            context.test_set,
+            state.parameters,
+            state.exclusions.including(deletion.targets).classes,
+            observed,
+        ),
+    )
+    if stage == "before":
+        target_score = _target_score(context, deletion)
+        deletion = replace(deletion, scores_before=deletion.scores, target_score=target_score)
+    return replace(state, deletion=deletion)
+
+
+def _measure_each(
+    opened: OpenDeletion, deletion: ActiveDeletion, observed: ModelObservations, stage: Stage, number: int
+) -> dict[str, tuple[Measurement, ...]]:
+    """Return the measurements of each request so far, with one of round `number` more."""
+    of_model = partial(
+        measure,
+        stage=stage,
+        round=number,
+        test=observed.test,
+        retained=observed.retained,
+        seed=opened.context.settings.seed,
+        outputs_before=deletion.outputs_before if stage != "before" else None,
+        shadow_fits=deletion.shadow_fits,
+        learns_change=opened.context.settings.mia_u_classifiers,
+    )
+    found = {}
+    for request_id, target in zip(deletion.request_ids, deletion.targets, strict=True):
+        newest = of_model(**_forgotten_by(opened.concerned(target), observed, deletion.shadow_notes))
+        found[request_id] = (*deletion.measurements.get(request_id, ()), newest)
+    return found
+
+
+def _forgotten_by(
+    clients: list[str], observed: ModelObservations, shadow_notes: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return what a measurement says of these clients' forgotten examples, and what is missing of it."""
+    mine = [observed.forgotten[client] for client in clients if client in observed.forgotten]
+    missing = [
+        f"client {client}: {observed.missing[client]}" for client in clients if client in observed.missing
+    ]
+    return {
+        "forgotten": merge(mine) if mine else None,
+        "reasons": {"forgotten": "; ".join(missing)} if missing else None,
+        "shadow_notes": [
+            f"client {client}: {note}" if client else note
+            for client, note in sorted(shadow_notes.items())
+            if client in ("", *clients)
+        ],
+    }
+
+
+def _with_shadows(deletion: ActiveDeletion, found: ShadowFindings, clients: Clients) -> ActiveDeletion:
+    """Return `deletion` with what the shadow models say of its examples, where there are shadow models."""
+    deletion = replace(deletion, shadow_fits=found.fits, shadow_notes=found.notes)
+    if found.training is None:
+        return deletion
+    done = found.exchange
+    return replace(
+        deletion,
+        shadow_cost=found.training.cost,
+        measuring_cost=deletion.measuring_cost.plus(done, clients.peak_memory(done)),
+    )
+
+
+def _outputs(observed: ModelObservations) -> dict[str, Outputs]:
+    """Return the posteriors by `test` and `forgotten`, as far as there are any."""
+    sets = {"test": observed.test, "forgotten": merge(observed.forgotten.values())}
+    return {name: one.outputs for name, one in sets.items() if one is not None and one.outputs is not None}
+
+
+def _target_score(context: FederationContext, deletion: ActiveDeletion) -> float | None:
+    settings = context.settings
+    if settings.recovery_target > 0:
+        return settings.recovery_target
+    before = score_on_test(context, deletion)
+    return None if before is None else before - settings.recovery_tolerance
+
+
+def score_on_test(context: FederationContext, deletion: ActiveDeletion) -> float | None:
+    """Return the test score of the model that was measured last: the server's without the forgotten classes.
+
+    A model that has forgotten them never comes back to the score over all classes, and one that has not comes too soon.
+    A server without test examples has only what the clients say of theirs, all classes together.
+    """
+    if context.test_set.examples is not None:
+        return deletion.scores.get(TEST_SET)
+    return first_measurements(deletion)[-1].score("test")
+
+
+def classes_left_out(context: FederationContext, exclusions: Exclusions) -> frozenset[int]:
+    """Return the classes that the test score leaves out: the forgotten ones, where the server has the test examples."""
+    return exclusions.classes if context.test_set.examples is not None else frozenset()
+
+
+def first_measurements(deletion: ActiveDeletion) -> tuple[Measurement, ...]:
+    """Return the measurements of the first request: all requests of a deletion are measured together."""
+    return tuple(deletion.measurements[deletion.request_ids[0]])

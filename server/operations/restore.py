@@ -1,0 +1,261 @@
+"""Restore of a backup, so that a kill at any point leaves the old state, the new one, or a named one.
+
+A restore goes back in time, and a deletion that was carried out since would be undone: the model would again
+hold what it has forgotten. So it is refused where the present ledger has gone on, unless it is forced.
+
+    1. Everything is copied to STATE_DIR/restoring/ and checked there. A kill leaves the old state as it was.
+    2. STATE_DIR/restoring.json says what is to be done. From here on a restore goes forward only.
+    3. What was there is moved to STATE_DIR/replaced-TIME, then restoring.json says that this is done.
+    4. What was copied is moved in, the ledger last, and restoring.json is erased.
+
+While restoring.json is there, no ServerApp, deletion service or backup starts on this directory, and
+`flower-unlearn restore` finishes these steps. Each of them is a rename, which can be done again.
+"""
+
+import errno
+import json
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from server.ledger import Ledger, LedgerUnavailable
+from server.operations.backup import (
+    DUMPS,
+    STATE,
+    Manifest,
+    absolute,
+    check_file,
+    dump_ledger,
+    open_ledger,
+    read_verified,
+    run_postgresql,
+)
+from server.state_directory.files import REPLACED, RESTORE_JOURNAL, RESTORING, UNDONE_FILE
+from unlearning.errors import BackupError
+from unlearning.requests import Status
+from unlearning.runtime.durable_files import copy_private, make_private, sync_directory, write_atomically
+from unlearning.runtime.json_codec import from_plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restore:
+    """A restore, as its journal keeps it.
+
+    made_at, event_sequence: of the backup. ledger: its kind. compared: whether there was a ledger to compare with.
+    undone: the deletions, and the requests, that the federation will no longer know of, one sentence each.
+    aside: the directory in the state directory for what was there. is_aside: whether all of it is there.
+    token: of the newest fence so far.
+    """
+
+    made_at: str
+    ledger: str
+    event_sequence: int
+    aside: str
+    token: int
+    undone: tuple[str, ...]
+    compared: bool
+    is_aside: bool = False
+
+
+def restore(
+    directory: Path, *, state_dir: Path, ledger_url: str, now: datetime, force: bool = False
+) -> Restore:
+    """Put the backup in `directory` in the place of the federation in `state_dir`; all services are stopped.
+
+    What was there is moved aside, not erased. A ServerApp that still runs is fenced off. A restore that was broken
+    off is finished instead.
+
+    Raises:
+        BackupError: the backup is damaged, of another kind of database, or going back would undo something
+            and `force` is not given.
+        LedgerUnavailable: the present ledger cannot be read, and `force` is not given.
+    """
+    directory, state_dir, url = absolute(directory, state_dir, ledger_url)
+    begun = broken_off_restore(state_dir)
+    if begun is None:
+        begun = _prepare(directory, state_dir, url, now=now, force=force)
+        _write_journal(state_dir, begun)
+    _refuse_other_kind(url, begun.ledger)
+    try:
+        _finish(state_dir, url, begun, now=now)
+    except OSError as exc:
+        raise BackupError(
+            f"The restore was broken off: {exc}. Mend the cause and give the same command again, which goes on; until "
+            f"then nothing starts on {state_dir} ({RESTORE_JOURNAL}). What was there before is in {begun.aside}.",
+            code="broken-off",
+        ) from exc
+    return begun
+
+
+def broken_off_restore(state_dir: Path) -> Restore | None:
+    """Return the restore that was broken off, if one was.
+
+    Raises:
+        BackupError: the journal cannot be read.
+    """
+    path = state_dir.expanduser() / RESTORE_JOURNAL
+    if not path.exists():
+        return None
+    try:
+        return from_plain(Restore, json.loads(path.read_text(encoding="utf-8")), exactly=True)
+    except ValueError as exc:
+        raise BackupError(
+            f"{path}, the journal of a restore that was broken off, is damaged: {exc}. What was there before is in "
+            f"{state_dir}/{REPLACED}*, what was to come in {state_dir / RESTORING}. Move one of the two in, and erase "
+            "it.",
+            code="damaged-journal",
+        ) from exc
+
+
+def _prepare(directory: Path, state_dir: Path, url: sa.URL, *, now: datetime, force: bool) -> Restore:
+    """Check the backup against the present ledger and copy it to beside its place; nothing there is changed."""
+    manifest = read_verified(directory)
+    _refuse_other_kind(url, manifest.ledger)
+    undone, token, compared = _compare(url, manifest, now=now, force=force)
+    if undone and not force:
+        raise BackupError(
+            f"Restoring this backup of {manifest.made_at} would undo what happened since:\n"
+            + "\n".join(f"  - {line}" for line in undone)
+            + "\nUse a newer backup. If there is none, give --force and file these deletions again at once.",
+            code="would-undo",
+            undone=undone,
+        )
+    staged = state_dir / RESTORING
+    try:
+        shutil.rmtree(staged, ignore_errors=True)
+        for name, digest in manifest.sha256.items():
+            copy_private(directory / name, staged / name)
+            check_file(staged, name, digest)
+    except OSError as exc:
+        raise BackupError(
+            f"The backup could not be copied: {exc}. What is there was not touched.", code="not-copied"
+        ) from exc
+    aside = f"{REPLACED}{now:%Y%m%dT%H%M%S%f}"
+    while (state_dir / aside).exists():  # clocks are put back
+        aside += "-again"
+    return Restore(
+        made_at=manifest.made_at,
+        ledger=manifest.ledger,
+        event_sequence=manifest.event_sequence,
+        aside=aside,
+        token=token,
+        undone=undone,
+        compared=compared,
+    )
+
+
+def _refuse_other_kind(url: sa.URL, ledger: str) -> None:
+    if url.get_backend_name() != ledger:
+        raise BackupError(
+            f"The backup holds a {ledger} ledger, --ledger is {url.get_backend_name()}.", code="other-kind"
+        )
+
+
+def _compare(
+    url: sa.URL, manifest: Manifest, *, now: datetime, force: bool
+) -> tuple[tuple[str, ...], int, bool]:
+    """Return what a restore would undo, the newest fencing token, and whether there was a ledger to compare with."""
+    if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
+        return (), 0, False
+    try:
+        ledger = open_ledger(url)
+    except LedgerUnavailable:
+        if force:
+            return ("everything since then: the present ledger cannot be read",), 0, False
+        raise
+    with closing(ledger):
+        lost = tuple(_events_to_undo(ledger, manifest))
+        # Before anything is moved: a ServerApp that still runs writes nothing from here on.
+        token = ledger.acquire_fence("restore", now=now) if force or not lost else 0
+        return lost, token, True
+
+
+def _events_to_undo(ledger: Ledger, manifest: Manifest) -> Iterator[str]:
+    """Yield one sentence for each thing that the present ledger knows and the backup does not."""
+    known = ledger.events.hash_of(manifest.event_sequence) or ""
+    if ledger.events.last_of_requests() and known != manifest.event_hash:
+        yield "everything: the backup is of another federation, or the present ledger is older than it"
+        return
+    for event in ledger.events.all(after=manifest.event_sequence):
+        if not event.request_id:
+            continue
+        target = ledger.requests.get(event.request_id).target.describe()
+        if event.to_status is Status.VERIFYING:
+            yield f"the deletion of {target} ({event.request_id}), carried out at {event.at.isoformat()}"
+        elif event.from_status is None and event.kind == "submitted":
+            yield f"the request {event.request_id} to delete {target}, filed at {event.at.isoformat()}"
+
+
+def _write_journal(state_dir: Path, begun: Restore) -> None:
+    write_atomically(state_dir / RESTORE_JOURNAL, json.dumps(asdict(begun), indent=1).encode())
+
+
+def _finish(state_dir: Path, url: sa.URL, begun: Restore, *, now: datetime) -> None:
+    """Carry out what the journal says; every step of it can be done again."""
+    if not begun.is_aside:
+        _move_aside(state_dir, url, state_dir / begun.aside)
+        _write_journal(state_dir, replace(begun, is_aside=True))
+    staged = state_dir / RESTORING
+    if (staged / STATE).is_dir():
+        _move_all((staged / STATE).iterdir(), state_dir)
+    dump = staged / DUMPS[begun.ledger]
+    if dump.exists():
+        _put_ledger(dump, url)
+    with closing(open_ledger(url)) as ledger:
+        # Tokens that were handed out after the backup must stay worthless.
+        while ledger.acquire_fence("restore", now=now) <= begun.token:
+            pass
+    if begun.undone:
+        text = json.dumps({"restored_at": now.isoformat(), "undone": begun.undone}, indent=1)
+        write_atomically(state_dir / UNDONE_FILE, text.encode())
+    shutil.rmtree(staged, ignore_errors=True)
+    (state_dir / RESTORE_JOURNAL).unlink()
+    sync_directory(state_dir)
+
+
+def _move_aside(state_dir: Path, url: sa.URL, aside: Path) -> None:
+    found = [path for path in state_dir.iterdir() if not path.name.startswith((REPLACED, RESTORING))]
+    if url.get_backend_name() == "postgresql":
+        make_private(aside)
+        dump_ledger(url, aside / DUMPS["postgresql"])
+    else:
+        database = Path(url.database or "")  # it may be outside of the state directory
+        found += [path for path in database.parent.glob(f"{database.name}*") if path.parent != state_dir]
+    if found:
+        make_private(aside)
+    _move_all(found, aside)
+
+
+def _move_all(paths: Iterable[Path], directory: Path) -> None:
+    for path in sorted(paths):
+        _move(path, directory / path.name)
+
+
+def _move(path: Path, target: Path) -> None:
+    """Rename; a ledger on another file system is copied first, and erased here once it is there."""
+    try:
+        path.rename(target)
+    except OSError as exc:
+        if exc.errno != errno.EXDEV:
+            raise
+        copy_private(path, target)
+        path.unlink()
+    sync_directory(target.parent)
+    sync_directory(path.parent)
+
+
+def _put_ledger(dump: Path, url: sa.URL) -> None:
+    """Put the ledger in place last: without it nothing starts from a state that is there in part only."""
+    if url.get_backend_name() == "postgresql":
+        options = ("--clean", "--if-exists", "--no-owner", "--single-transaction", "--exit-on-error")
+        run_postgresql("pg_restore", url, *options, dump)
+        dump.unlink()
+    else:
+        database = Path(url.database or "")
+        make_private(database.parent)
+        _move(dump, database)

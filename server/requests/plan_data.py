@@ -1,0 +1,148 @@
+"""What a plan says (`flower-unlearn plan`), and the committed comparisons of which it quotes the nearest.
+
+`comparisons.json` is made from the rows of docs/results by `python -m benchmarks.choosing`, which also makes the page
+docs/choosing.md; a test compares the three. The nearest comparison to a federation is of the same granularity, and of
+a model whose number of parameters differs by the smallest factor. How a plan is worked out: `server.requests.planning`.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from unlearning.requests import Granularity
+from unlearning.runtime.json_codec import from_plain
+
+FILE = Path(__file__).with_name("comparisons.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One method in one comparison, means over seeds.
+
+    distance: to Retrain of the same seed, the largest of those of test, retained and forget accuracy, in points.
+    bytes, seconds: of unlearning and recovery together. failed: how many seeds have no figures, for the method failed.
+    """
+
+    distance: float
+    bytes: float
+    seconds: float
+    failed: int = 0
+
+    def is_further_than(self, other: "Figures") -> bool:
+        """Return whether it ends further from retraining, in the decimals that people are shown."""
+        return round(self.distance, 1) > round(other.distance, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Methods that forgot the same in the same federation.
+
+    title: for people, such as "CIFAR-10, CNN, IID, one client". page: of docs/results.
+    nothing: the model as it was, `bytes` and `seconds` of its training; retrain: the same of retraining.
+    """
+
+    title: str
+    page: str
+    granularity: Granularity
+    num_parameters: int
+    nothing: Figures
+    retrain: Figures
+    methods: Mapping[str, Figures]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRanks:
+    """How a method did in one comparison; rank 1 of `of` methods was nearest to retraining.
+
+    distance, nothing: in points, of the method and of the model as it was (`Figures.distance`). is_worse: than that.
+    """
+
+    title: str
+    rank: int
+    of: int
+    distance: float
+    nothing: float
+    is_worse: bool
+
+    @property
+    def text(self) -> str:
+        """The line of a plan."""
+        worse = ", so it is worse than that" if self.is_worse else ""
+        return (
+            f"{self.rank} of {self.of}: {self.distance:.1f} points off Retrain, doing nothing "
+            f"{self.nothing:.1f}{worse} ({self.title})"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Medians over the deletions that this federation has completed by one method."""
+
+    deletions: int
+    seconds: float
+    bytes: float
+    recovery_rounds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedMethod:
+    """What is known beforehand of serving a request by one method.
+
+    refusal: why it cannot; empty if it can. waits_for: the clients that it would wait for; empty if for none.
+    bytes, flops: of unlearning by the closed formula; None where there is none, or nothing to count with.
+    rounds: the same as a number of training rounds' bytes.
+    compared: how it did in the committed comparison that is nearest to this federation; None where it is in none.
+    """
+
+    method: str
+    title: str
+    remark: str = ""
+    refusal: str = ""
+    waits_for: str = ""
+    bytes: int | None = None
+    flops: float | None = None
+    rounds: float | None = None
+    measured: Measured | None = None
+    compared: PublishedRanks | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All methods for one target, those that can serve it first; and what a recovery round costs.
+
+    round_seconds: the median of recent training rounds; None before the first one.
+    """
+
+    target: str
+    recovery_max_rounds: int
+    recovery_bytes: int
+    recovery_flops: float | None
+    round_seconds: float | None
+    methods: tuple[PlannedMethod, ...]
+
+
+def compared(method: str, granularity: Granularity, num_parameters: int) -> PublishedRanks | None:
+    """Return how the method did in the comparison nearest to such a federation; None where it is in none."""
+    fitting = [item for item in known() if item.granularity is granularity and method in item.methods]
+    if not fitting:
+        return None
+    nearest = min(fitting, key=lambda item: abs(math.log(item.num_parameters / max(1, num_parameters))))
+    ranked = sorted(nearest.methods, key=lambda name: nearest.methods[name].distance)
+    own = nearest.methods[method]
+    return PublishedRanks(
+        title=nearest.title,
+        rank=1 + ranked.index(method),
+        of=len(ranked),
+        distance=own.distance,
+        nothing=nearest.nothing.distance,
+        is_worse=own.is_further_than(nearest.nothing),
+    )
+
+
+@cache
+def known() -> list[Comparison]:
+    """Return all comparisons, in the order of the page."""
+    return from_plain(list[Comparison], json.loads(FILE.read_text(encoding="utf-8")))

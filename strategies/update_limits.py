@@ -1,0 +1,192 @@
+"""The limits on what one client may do to a model: what its vector may be, and how much its count and length may weigh.
+
+A vector has the model's length and dtype, and finite values; its norm and its count have bounds of their own, and
+neither may be far over the median of all clients.
+
+The *influence* of a client is its count of examples times the length of its change of the model. Count and length have
+bounds of their own, ten times the median each, so that one client of ten could still weigh more than all others. Here
+the client with the most influence is compared with the median influence of the others:
+
+    bound    max-influence-factor times that median, but no more than a third of what all others have by it, and no
+             less than the median itself: of ten clients 3 medians, of five 4/3, of three 1.
+    held     over the bound it still counts in full where it does no harm: where the server's test loss with it is at
+             most a hundredth over that without it. Without test examples, where its change points where those of the
+             others point. Else its count is reduced until its influence is that of the bound.
+
+So a site that really has nine times the data counts in full as long as it trains as the others do, and one that does
+not keeps a vote.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+
+from unlearning.buffers import check_variances, deviations, without_buffers
+from unlearning.errors import UpdateRefused
+from unlearning.parameters import Vector, check_finite, check_length
+from unlearning.tasks.task import Task
+
+FEWEST = 3
+"""Of two clients it cannot be known which one is wrong."""
+AGREEMENT = 0.1
+"""The least cosine of two changes that point the same way: a random direction has 0.01 among 10,000 parameters."""
+
+
+def check_vector(vector: Vector, *, like: Vector) -> None:
+    """Refuse a vector that has another length or dtype than `like`, or values that are not finite.
+
+    Raises:
+        UpdateRefused: what is wrong.
+    """
+    check_length(vector, like.size)
+    if vector.dtype != like.dtype:
+        raise UpdateRefused(f"The model is of type {like.dtype}, got {vector.dtype}.")
+    check_finite(vector)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountLimits:
+    """How many examples a client may count: the count is its weight in every mean, by its own statement.
+
+    most: of any client; 0 for no such bound.
+    factor: times the median of the clients' counts; 0 for no such bound.
+    own: by client, what an operator allows it in place of both.
+    """
+
+    most: int = 0
+    factor: float = 0.0
+    own: Mapping[str, int] = field(default_factory=dict)
+
+    def check(self, client: str, num_examples: int, counts: Iterable[int]) -> None:
+        """Refuse an answer that counts more than the client may; `counts` are all clients' as far as known.
+
+        A minority cannot move the median beyond the counts of the others. Of two counts it is the mean, so a factor
+        of 2 or more refuses neither.
+
+        Raises:
+            UpdateRefused: it counts more.
+        """
+        said = f"It counts {num_examples:,} examples,"
+        if client in self.own:
+            if num_examples > self.own[client]:
+                raise UpdateRefused(f"{said} client-example-limits allows this client {self.own[client]:,}.")
+            return
+        if 0 < self.most < num_examples:
+            raise UpdateRefused(f"{said} max-client-examples allows {self.most:,}.")
+        usual = [count for count in counts if count > 0]
+        if self.factor > 0 and usual and num_examples > self.factor * (middle := median(usual)):
+            raise UpdateRefused(
+                f"{said} max-count-factor allows {self.factor:g} times the median {middle:,g}. If the site is so "
+                f'large, let it in by client-example-limits="{client}={num_examples}".'
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The limits of a run; 0 is no bound.
+
+    max_norm: of a change of the model. norm_factor, influence_factor: times the median of the clients.
+    """
+
+    task: Task
+    max_norm: float
+    norm_factor: float
+    influence_factor: float
+    counts: CountLimits
+
+    def check_model(self, model: Vector, before: Vector) -> None:
+        """Refuse a model (d,) that training from `before` (d,) would not have given.
+
+        Raises:
+            UpdateRefused: what is wrong.
+        """
+        check_vector(model, like=before)
+        check_variances(self.task, model)
+        check_norm(without_buffers(self.task, model - before), self.max_norm)
+
+    def outliers(
+        self, changes: Mapping[str, Vector], models: Mapping[str, Vector] | None = None
+    ) -> dict[str, str]:
+        """Return which changes, or running statistics of `models`, are far over the median of all, and by how much."""
+        spread = {client: deviations(self.task, model) for client, model in (models or {}).items()}
+        what = "The norm of its running statistics' deviations"
+        return over_the_median(spread, self.norm_factor, what=what) | over_the_median(
+            changes, self.norm_factor
+        )
+
+
+def check_norm(change: Vector, bound: float) -> None:
+    """Refuse a change of the model whose Euclidean norm is over `bound`; 0 means no bound.
+
+    Raises:
+        UpdateRefused: it is larger.
+    """
+    if bound <= 0:
+        return
+    norm = float(np.linalg.norm(change.astype(np.float64)))
+    if norm > bound:
+        raise UpdateRefused(f"Its norm is {norm:.3g}, max-update-norm allows {bound:g}.")
+
+
+def over_the_median(
+    changes: Mapping[str, Vector], factor: float, *, what: str = "Its norm"
+) -> dict[str, str]:
+    """Return which changes of the model are larger than `factor` times the median norm of all, and by how much.
+
+    A minority of any size and norm cannot move the median beyond the norms of the others. `factor` 0 means
+    no bound; neither is there one where the median is 0, for then most clients had nothing to change. Of two
+    changes the median is the mean, so a factor of 2 or more refuses neither. what: is measured, for the message.
+    """
+    if factor <= 0 or not changes:
+        return {}
+    norms = {client: float(np.linalg.norm(change.astype(np.float64))) for client, change in changes.items()}
+    middle = median(norms.values())
+    return {
+        client: f"{what} is {norm:.3g}, max-norm-factor allows {factor:g} times the median {middle:.3g}."
+        for client, norm in norms.items()
+        if 0 < factor * middle < norm
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """A client whose influence is over its bound."""
+
+    client: str
+    influence: float
+    bound: float
+
+
+def influences(weights: Mapping[str, float], changes: Mapping[str, Vector]) -> dict[str, float]:
+    """Compute the weight times ‖Δ_i‖ for each change Δ_i (d,), in float64."""
+    return {
+        client: weights[client] * float(np.linalg.norm(change.astype(np.float64)))
+        for client, change in changes.items()
+    }
+
+
+def excess(found: Mapping[str, float], factor: float) -> Excess | None:
+    """Return the client with the most influence if it is over its bound; None for a `factor` of 0, or too few clients.
+
+    The most influential is furthest over its bound, as the median of the others is the lowest for it. A median of 0 is
+    no bound: most clients had nothing to change.
+    """
+    if factor <= 0 or len(found) < FEWEST:
+        return None
+    client = max(sorted(found), key=lambda name: found[name])
+    usual = median(value for name, value in found.items() if name != client)
+    bound = usual * max(1.0, min(factor, (len(found) - 1) / 3))
+    return Excess(client, found[client], bound) if 0 < bound < found[client] else None
+
+
+def agrees(client: str, weights: Mapping[str, float], changes: Mapping[str, Vector]) -> bool:
+    """Tell whether a client's change points where the weighted sum of the others' changes points."""
+    own = changes[client].astype(np.float64)
+    others = np.zeros_like(own)
+    for other, change in sorted(changes.items()):
+        if other != client:
+            others += weights[other] * change.astype(np.float64)
+    lengths = float(np.linalg.norm(own) * np.linalg.norm(others))
+    return float(own @ others) >= AGREEMENT * lengths

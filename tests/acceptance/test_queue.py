@@ -1,0 +1,75 @@
+"""The queue on a live federation: every valid request is accepted; what can be one deletion is one."""
+
+from datetime import timedelta
+
+import pytest
+
+from server.deletion.queue import to_claim
+from server.requests.planning import past_deletions
+from tests.acceptance.test_live_deletion import sample_ids
+from tests.federation import SMALL, client
+from unlearning.requests import Granularity, Status, Target
+
+
+def samples_of(one, client_id: str, count: int) -> list[Target]:
+    """Return targets of one sample each."""
+    return [
+        Target(Granularity.SAMPLE, client_id, frozenset({item})) for item in sample_ids(one, client_id, count)
+    ]
+
+
+def unlearned(one) -> list[tuple[str, ...]]:
+    """Return the requests of each unlearning round."""
+    return [tuple(record.request_ids) for record in one.ledger.rounds() if record.kind == "unlearning"]
+
+
+@pytest.mark.parametrize(("method", "whole"), [("puf-special", False), ("pga", True)])
+def test_requests_of_one_client_are_one_deletion_and_a_held_one_stops_no_other(federation, method, whole):
+    """Also by a method that unlearns one client at a time; each request gets its own report."""
+    one = federation(**SMALL, rounds=1, prepare=method if whole else "")
+    one.run()
+    targets = [client("1")] * 3 if whole else samples_of(one, "1", 3)
+    first, held, third = (one.file(target, method) for target in targets)
+    one.ledger.decisions.hold(held.id, by="ada", now=held.created_at, reason="a court keeps the data")
+    state = one.run(rounds=2)
+    assert set(unlearned(one)) == {(first.id, third.id)}
+    assert one.ledger.requests.get(held.id).status is Status.RECEIVED
+    assert whole or len(state.exclusions.of("1").sample_ids) == 2
+    assert [one.report(item.id)["request"]["id"] for item in (first, third)] == [first.id, third.id]
+
+
+def test_what_was_forgotten_while_a_request_waited_is_answered_by_that_deletion(federation):
+    """It is completed without an attempt of its own, and names the request whose certificate counts."""
+    one = federation(**SMALL, rounds=1)
+    one.run()
+    whole, part = one.file(client("1"), "puf-regular"), one.file(samples_of(one, "1", 1)[0])
+    one.run(rounds=2)
+    again = one.file(client("1"))
+    one.run(rounds=3)
+    for request in (part, again):
+        answered = one.ledger.requests.get(request.id)
+        assert (answered.status, answered.answered_by, answered.attempts) == (
+            Status.COMPLETED,
+            (whole.id,),
+            0,
+        )
+    assert set(unlearned(one)) == {(whole.id,)}
+    assert [past.deletions for past in past_deletions(one.ledger).values()] == [1]
+
+
+def test_a_deletion_waits_for_others_until_there_are_enough_or_the_first_has_waited_long_enough(federation):
+    """Nor does it take more than `batch-max`."""
+    one = federation(**SMALL, rounds=1, min_deletions_together=2, batch_window_s=60, batch_max=2)
+    one.run()
+    targets = samples_of(one, "1", 3)
+    first = one.file(targets[0])
+    one.run(rounds=2)
+    assert one.ledger.requests.get(first.id).status is Status.SCHEDULED
+    now = first.created_at + timedelta(seconds=59)
+    assert to_claim(one.ledger, one.settings, {"1"}, {}, now=now)[0] == []
+    later = to_claim(one.ledger, one.settings, {"1"}, {}, now=now + timedelta(seconds=1))[0]
+    assert [move.request_id for move in later] == [first.id]
+    others = [one.file(target) for target in targets[1:]]
+    one.run(rounds=3)
+    assert set(unlearned(one)) == {(first.id, others[0].id)}
+    assert one.ledger.requests.get(others[1].id).status is Status.SCHEDULED

@@ -1,0 +1,154 @@
+"""Deadlines, grounds, holds and refusals on the console's pages."""
+
+import csv
+import io
+import json
+from datetime import timedelta
+from inspect import signature
+
+import pytest
+
+from server.api.access import ALLOWED
+from server.api.client import DeletionClient
+from server.console.request_page import ACTIONS, FIELDS, call_of
+from tests.deletion_service import submit
+from tests.integration.console.conftest import Browser, Desk, errors
+from unlearning.gdpr import Ground, Particulars, today
+from unlearning.requests import Status
+
+
+def test_the_list_says_how_many_days_are_left_and_what_is_overdue(desk: Desk, browser: Browser) -> None:
+    """Counted from the day on which the person's request came in; filtered by it too."""
+    operator = desk.calling()
+    late = submit(operator, particulars=Particulars(received_on=today() - timedelta(days=40)))
+    desk.loop.move(late.id, Status.FAILED)
+    soon = submit(operator, particulars=Particulars(due_on=today() + timedelta(days=3)))
+    page = browser.page("/requests")
+    assert f"{(today() - late.due_on).days} days overdue" in page
+    assert ">3 days<" in page
+    assert late.id in browser.page("/requests?state=overdue")
+    assert soon.id not in browser.page("/requests?state=overdue")
+    assert soon.id in browser.page("/requests?state=due+soon")
+
+
+def test_what_belongs_to_the_register_is_filed_with_the_request(desk: Desk, browser: Browser) -> None:
+    """Day of receipt, ground, reference and note reach the ledger; the summary shows them before."""
+    draft = browser.follow(browser.post("/file", what="client", client="3"))
+    received = today() - timedelta(days=5)
+    given = {
+        "received_on": str(received),
+        "ground": "b",
+        "reference": "DSB-17",
+        "note": "by letter\r\nof Monday",
+    }
+    summary = browser.follow(browser.post(draft, method="puf-special", **given))
+    text = browser.page(summary)
+    assert all(word in text for word in (str(received), "consent was withdrawn", "DSB-17", "of Monday"))
+    filed = browser.follow(browser.post(summary))
+    (request,) = desk.ledger.requests.select()
+    found = (request.received_on, request.ground, request.reference, request.note)
+    assert found == (received, Ground.B, "DSB-17", "by letter\nof Monday")
+    assert "DSB-17" in browser.page(filed)
+    assert request.id in browser.page("/requests?q=dsb-17")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("received_on", "0000-01-01"),
+        ("received_on", "2017-01-01"),
+        ("received_on", "9999-12-31"),
+        ("received_on", "yesterday"),
+        ("due_on", "9999-12-31"),
+        ("ground", "z"),
+        ("reference", "x" * 300),
+        ("reference", "a\x00b"),
+        ("note", "x" * 3000),
+        ("note", "<b>"),
+    ],
+)
+def test_what_is_wrong_with_it_is_said_at_its_field(
+    desk: Desk, browser: Browser, field: str, value: str
+) -> None:
+    """Nothing is filed, and nothing goes on to the summary."""
+    draft = browser.follow(browser.post("/file", what="client", client="3"))
+    answer = browser.post(draft, method="puf-special", **{field: value})
+    assert answer.status_code == 422
+    assert list(errors(answer)) == [field]
+    assert desk.ledger.requests.select() == []
+
+
+def test_every_action_is_a_method_of_the_client_and_its_fields_are_that_methods_arguments() -> None:
+    """What the table names is there: the call with its roles, the method, and a reader for each field."""
+    for name, action in ACTIONS.items():
+        assert call_of(name) in ALLOWED
+        assert set(action.fields) <= set(FIELDS)
+        given = {"request_id", "by", *action.fields}
+        assert given == signature(getattr(DeletionClient, name)).parameters.keys() - {"self"}
+
+
+def test_an_operator_extends_holds_refuses_and_erases(desk: Desk, browser: Browser) -> None:
+    """Each with its reason, which the page shows; what the state does not allow is a sentence at its form."""
+    request = submit(desk.calling(), particulars=Particulars(reference="DSB-17"))
+    page = f"/requests/{request.id}"
+    assert "from 1 to 60" in errors(browser.post(f"{page}/extend", days="many", reason="r"))["extend"]
+    assert errors(browser.post(f"{page}/extend", days="61", reason="r"))["extend"]
+    browser.follow(browser.post(f"{page}/extend", days="30", reason="many sites are asked"))
+    assert errors(browser.post(f"{page}/extend", days="1", reason="again"))["extend"]
+    browser.follow(browser.post(f"{page}/hold", reason="a court wants it kept"))
+    text = browser.page(page)
+    assert "extended by 30 days" in text
+    assert "Held: a court wants it kept" in text
+    browser.follow(browser.post(f"{page}/release", reason=""))
+    browser.follow(browser.post(f"{page}/refuse", reason="the claim is unfounded"))
+    assert "the claim is unfounded" in browser.page(page)
+    assert desk.ledger.requests.get(request.id).status is Status.REFUSED
+    rows = list(csv.DictReader(io.StringIO(browser.get("/register.csv").content.decode("utf-8-sig"))))
+    assert (rows[0]["reference"], rows[0]["refusal_reason"]) == ("DSB-17", "the claim is unfounded")
+    (activity,) = json.loads(browser.get("/register.jsonld").content)["activity"]
+    assert activity["status"] == "dpv:RequestRejected"
+    assert activity["notice"] == {"@type": "RightNonFulfilmentNotice", "reason": "the claim is unfounded"}
+    browser.follow(
+        browser.post(f"{page}/amend", ground="b", reference="DSB-18", note="by letter\r\nof Monday")
+    )
+    assert "DSB-18" in browser.page(page)
+    browser.follow(browser.post(f"{page}/redact"))
+    gone = browser.page(page) + browser.get("/register.csv").text
+    assert "DSB-1" not in gone
+    assert "court" not in gone
+    assert "erased" in gone
+
+
+def test_ground_reference_and_note_are_changed_later(desk: Desk, browser: Browser) -> None:
+    """The form has what stands there; what cannot be is a sentence at it, and what was typed is still there."""
+    request = submit(desk.calling(), particulars=Particulars(ground=Ground.A, reference="DSB-17", note="n"))
+    page = f"/requests/{request.id}"
+    form = browser.page(page)
+    assert 'id="reference" name="reference" value="DSB-17"' in form
+    assert '<option value="a" selected>' in form
+    given = {"ground": "c", "reference": "DSB-18", "note": "by letter\r\nof Monday"}
+    browser.follow(browser.post(f"{page}/amend", **given))
+    found = desk.ledger.requests.get(request.id)
+    assert (found.ground, found.reference, found.note) == (Ground.C, "DSB-18", "by letter\nof Monday")
+    assert "amended" in browser.page(page)
+    assert "reference, note, ground from a to c" in browser.page(page)
+    refused = browser.post(f"{page}/amend", ground="c", reference="DSB-19", note="x" * 2001)
+    assert refused.status_code == 409
+    assert "2,000 characters, got 2,001" in errors(refused)["amend"]
+    assert 'value="DSB-19"' in refused.text
+    assert errors(browser.post(f"{page}/amend", **{**given, "note": ""}))["amend"].startswith(
+        "A note is changed"
+    )
+    assert desk.ledger.requests.get(request.id) == found
+
+
+def test_texts_are_erased_as_long_as_there_are_some(desk: Desk, browser: Browser) -> None:
+    """Also such that came after others were erased."""
+    request = submit(desk.calling(), particulars=Particulars(reference="DSB-17"))
+    page = f"/requests/{request.id}"
+    for _ in range(2):
+        assert f"{page}/redact" in browser.page(page)
+        browser.follow(browser.post(f"{page}/redact"))
+        assert f"{page}/redact" not in browser.page(page)
+        browser.follow(browser.post(f"{page}/amend", reference="DSB-18"))
+    assert desk.ledger.events.verify() == ""

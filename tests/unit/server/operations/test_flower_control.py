@@ -1,0 +1,56 @@
+"""The `flwr` commands' arguments and answers are written and read without loss."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from flwr.common.config import parse_config_args
+
+from server.operations.flower_control import DeploymentError, FlowerControl, config_argument
+from tests.fake_flower import control_of_app
+from tests.raising import raises
+
+
+def a_control(directory: Path, output: str) -> FlowerControl:
+    answer = subprocess.CompletedProcess(["flwr"], 0, output, "")
+    return control_of_app(directory, lambda _: answer)
+
+
+def test_flower_reads_what_is_written():
+    """Flower's own parser gives every kind of value back as it was."""
+    values = {"text": "two words, it's", "yes": True, "no": False, "count": 3, "rate": 1e-05, "none": ""}
+    assert parse_config_args([config_argument(values)]) == values
+
+
+@pytest.mark.parametrize("text", ['a "quoted" word', "back\\slash", "two\nlines"])
+def test_a_text_that_flower_cannot_carry_is_refused(text):
+    """What would arrive as something else is refused, by its name."""
+    with raises(DeploymentError, "no-spelling"):
+        config_argument({"motto": text})
+
+
+def test_an_answer_is_found_behind_remarks(tmp_path):
+    """Whatever is printed before the JSON, braces too, does not matter."""
+    control = a_control(
+        tmp_path, 'Note: {"half": \n{so}\n{"success": true, "run-id": "18446744073709551615"}'
+    )
+    assert control.submit_run({}) == 2**64 - 1
+
+
+def test_a_failure_is_an_error_although_the_command_ends_well(tmp_path):
+    """`flwr` ends with status 0 and says in its JSON that it failed."""
+    control = a_control(tmp_path, '{"success": false, "error-message": "Connection is unavailable."}')
+    with raises(DeploymentError, "refused", reason="Connection is unavailable."):
+        control.runs()
+
+
+def test_no_answer_is_an_error(tmp_path):
+    """No JSON at all is told with what was printed instead."""
+    with raises(DeploymentError, "no-answer"):
+        a_control(tmp_path, "Traceback").runs()
+
+
+def test_a_directory_without_an_app_is_refused(tmp_path):
+    """Before anything is asked of it."""
+    with raises(DeploymentError, "no-app"):
+        FlowerControl(tmp_path, "here")

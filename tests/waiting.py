@@ -1,0 +1,16 @@
+"""Waiting for a fact that only another look shows."""
+
+import time
+from collections.abc import Callable
+
+WAIT_S, POLL_S = 20.0, 0.02
+
+
+def wait_until(
+    holds: Callable[[], bool], timeout_s: float = WAIT_S, what: str = "what was waited for"
+) -> None:
+    """Return as soon as it holds; after `timeout_s` fail with what was waited for."""
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, f"Waited {timeout_s:g} s in vain for {what}."
+        time.sleep(POLL_S)

@@ -90,8 +90,9 @@ imports: setup
 check: lint types imports test
 
 proto: setup                ## generate the *_pb2*.py beside each .proto
+	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. server/service/deletion.proto
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
-		server/api/deletion.proto strategies/sessions/session.proto client/peer/peer.proto
+		strategies/sessions/session.proto client/peer/peer.proto
 
 docs: setup                 ## the tables of settings in docs/configuration.md, and their defaults in pyproject.toml
 	$(BIN)/python -m benchmarks.settings_tables

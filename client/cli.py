@@ -49,7 +49,9 @@ def request(
 
     The request is durable when this returns and travels to the server with the client's next answer.
     """
-    particulars = Particulars.from_texts(received_on, due_on, ground, reference, note)
+    particulars = Particulars.from_texts(
+        received_on=received_on, due_on=due_on, ground=ground, reference=reference, note=note
+    )
     particulars.dates(datetime.now(UTC))  # what cannot be is said here, not by the server days later
     if samples is None:
         target = Target(Granularity.CLIENT, client)

@@ -1,8 +1,8 @@
 """The federation's server side: the live loop, the ledger, the deletion service, the command line.
 
 Import from here: `make_server_app` for a task of your own, `server.ledger` (the durable record of requests),
-`server.requests.admission` (the only admission for new requests), `server.api` (the deletion service and its client),
-`server.cli` (the command).
+`server.requests.admission` (the only admission for new requests), `server.service` (the deletion service and its
+client), `server.cli` (the command).
 
 This package may import `strategies` and `unlearning`, never `client`; import-linter enforces that.
 """

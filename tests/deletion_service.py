@@ -8,9 +8,9 @@ from typing import Any
 
 import grpc
 
-from server.api import deletion_pb2 as pb
-from server.api.client import DeletionClient
 from server.ledger import FEDERATION, ClientRecord, Ledger, RoundRecord
+from server.service import deletion_pb2 as pb
+from server.service.client import DeletionClient
 from tests.ledgers import live_at
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.requests import DeletionRequest, Granularity, Status, Target

@@ -20,7 +20,7 @@ FlowerUnlearningError
 ├── StoreFull                  what a method keeps from round to round has reached its bound
 ├── Fenced                     a newer server process has taken over; this one must stop
 ├── LedgerUnavailable          the ledger cannot be reached, or refuses a statement (server/ledger/database.py)
-├── ServiceUnavailable         the deletion service does not answer, or could not (server/api/errors.py)
+├── ServiceUnavailable         the deletion service does not answer, or could not (server/service/statuses.py)
 ├── SessionError               a session between the server and a client cannot be opened, or broke off
 │   └── PayloadRefused         a neighbour refuses a payload (client/peer/grpc_transport.py)
 └── RequestError               a deletion request is refused
@@ -33,10 +33,8 @@ FlowerUnlearningError
     ├── RequestNotFound        no such request
     ├── IllegalMove            the request's state does not allow this
     ├── LimitExceeded          a caller asks for more than its share (server/ledger/records.py)
-    │   ├── BodyTooLarge       a body with more bytes than a message may have (server/http_api/application.py)
-    │   └── BodyTooSlow        a body that did not come in time (server/http_api/application.py)
-    ├── NotAuthenticated       the caller's certificate names no person and role (server/api/errors.py)
-    └── AccessDenied           the caller's role does not allow this (server/api/errors.py)
+    ├── NotAuthenticated       the caller's certificate names no person and role (server/service/statuses.py)
+    └── AccessDenied           the caller's role does not allow this (server/service/statuses.py)
 """
 
 from collections.abc import Sequence

@@ -11,6 +11,7 @@ from calendar import monthrange
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
+from typing import Annotated, Any
 
 from unlearning.errors import InvalidRequest
 
@@ -54,7 +55,7 @@ _GROUNDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Particulars:
-    """What a filer may write down beside a request; None or empty where nothing was said.
+    """What a filer may write down with a request, with sentences for forms; None or empty where nothing was given.
 
     received_on: the day on which the person's request came in, which may lie before it was filed here.
     due_on: an earlier deadline than the law's.
@@ -64,11 +65,11 @@ class Particulars:
         InvalidRequest: a text is too long, or holds what is no plain text.
     """
 
-    received_on: date | None = None
-    due_on: date | None = None
-    ground: Ground | None = None
-    reference: str = ""
-    note: str = ""
+    received_on: Annotated[date | None, "When the person's request came in; today if left out."] = None
+    due_on: Annotated[date | None, "An earlier deadline than one month after it came in."] = None
+    ground: Annotated[Ground | None, "The ground: a letter of Art. 17(1) GDPR."] = None
+    reference: Annotated[str, "The number in your own system; `redact` can erase it."] = ""
+    note: Annotated[str, "A note for your colleagues; `redact` can erase it."] = ""
 
     def __post_init__(self) -> None:
         if self.reference:
@@ -77,21 +78,16 @@ class Particulars:
             _check_text("note", self.note, MAX_NOTE_LENGTH)
 
     @classmethod
-    def from_texts(
-        cls, received_on: str = "", due_on: str = "", ground: str = "", reference: str = "", note: str = ""
-    ) -> "Particulars":
-        """Return what was typed; each may be empty.
+    def from_texts(cls, **texts: str) -> "Particulars":
+        """Return what was typed, by the names of the fields; each may be empty.
 
         Raises:
             InvalidRequest: a day, the ground or a text is malformed.
         """
-        return cls(
-            received_on=parse_day("received-on", received_on),
-            due_on=parse_day("due-on", due_on),
-            ground=parse_ground(ground),
-            reference=reference,
-            note=note,
-        )
+        read: dict[str, Any] = dict(texts)
+        for name in ("received_on", "due_on"):
+            read[name] = parse_day(name.replace("_", "-"), texts.get(name, ""))
+        return cls(**{**read, "ground": parse_ground(texts.get("ground", ""))})
 
     def dates(self, now: datetime) -> tuple[date, date]:
         """Return the days of receipt and of the deadline for a request that is filed at `now`.

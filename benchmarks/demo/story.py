@@ -19,8 +19,6 @@ from benchmarks.demo.scenario import LIVE, ROUNDS_AFTER, ROUNDS_BEFORE, Scenario
 from benchmarks.demo.simulation import LocalSimulation
 from benchmarks.demo.view import interpret, introduce, outcome_table
 from benchmarks.deployment import LocalDeployment
-from server.api.client import DeletionClient
-from server.api.narrator import GOING_ON, Narrator
 from server.certificate.document import decode
 from server.certificate.file_checks import check_report, check_signature
 from server.certificate.keys import PUBLIC_KEY, load_public_key, make_key_pair
@@ -29,6 +27,8 @@ from server.ledger import Event, Ledger, RoundRecord
 from server.operations.flower_control import FLEET_SPEAKS_HTTP
 from server.operations.starting import write_app
 from server.operations.superlink_residue import erase_residue
+from server.service.client import DeletionClient
+from server.service.narrator import GOING_ON, Narrator
 from server.state_directory.files import REPORTS
 from server.state_directory.ledger_address import ledger_url
 from unlearning.errors import ConfigurationError, DeploymentError, FlowerUnlearningError

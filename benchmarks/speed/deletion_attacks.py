@@ -14,10 +14,10 @@ from typing import Any
 
 import grpc
 
-from server.api import deletion_pb2 as pb
-from server.api.client import DeletionClient
-from server.api.errors import ServiceUnavailable
 from server.ledger import LimitExceeded
+from server.service import deletion_pb2 as pb
+from server.service.client import DeletionClient
+from server.service.statuses import ServiceUnavailable
 from strategies.tls_files import TlsFiles
 from unlearning.errors import RequestError
 from unlearning.requests import Granularity, Target
@@ -148,7 +148,7 @@ def flood(attack: Attack) -> None:
         call: Any = attack.channel(name).unary_unary(f"{SERVICE}/GetRequest", None, None)
         while True:
             with contextlib.suppress(grpc.RpcError):
-                call(pb.GetRequestRequest(id="r-000001").SerializeToString(), timeout=60)
+                call(pb.GetRequestRequest(request_id="r-000001").SerializeToString(), timeout=60)
 
     each(call_on, ATTACKERS)
 
@@ -162,7 +162,7 @@ def long_lists(attack: Attack) -> None:
             while True:
                 with contextlib.suppress(ServiceUnavailable, RequestError):
                     filed = client.submit(Target(Granularity.SAMPLE, name, ids), method="puf-special")
-                    client.cancel(filed.id)
+                    client.change("cancel", filed.id)
                 time.sleep(PAUSE_S)
 
     each(file_on, ATTACKERS[:2])

@@ -36,13 +36,13 @@ from benchmarks.speed.deletion_attacks import ATTACKERS, ATTACKS, STRANGER
 from benchmarks.speed.http_attacks import HTTP_ATTACKS
 from benchmarks.speed.postgresql import private_server
 from benchmarks.tables import commit, table, write
-from server.api import deletion_pb2 as pb
-from server.api.access import Role
-from server.api.deletion_pb2_grpc import DeletionServiceStub
-from server.http_api.tokens import make_token
 from server.ledger import ClientRecord, Ledger, NewRequest, chain, row_seals, schema, statements
 from server.ledger.database import Database
 from server.ledger.request_store import insert_row
+from server.service import deletion_pb2 as pb
+from server.service.calls import Role
+from server.service.client import open_call
+from server.service.tokens import make_token
 from strategies.tls_files import TlsFiles
 from unlearning.requests import Granularity, Status, Target
 
@@ -281,7 +281,7 @@ def _send(address: str, tls: Sequence[TlsFiles], load: Load) -> list[Answer]:
         with grpc.secure_channel(address, tls[which].channel_credentials(), options) as channel:
             with suppress(grpc.FutureTimeoutError):  # who gets no connection has it written down call by call
                 grpc.channel_ready_future(channel).result(timeout=CALL_TIMEOUT_S)
-            stub: Any = DeletionServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+            submit = open_call(channel, "SubmitRequest")
             ready.wait()
             ready.wait()
             for number in range(which, load.num_requests, load.connections):
@@ -297,7 +297,7 @@ def _send(address: str, tls: Sequence[TlsFiles], load: Load) -> list[Answer]:
                     if time.monotonic() > begin[0] + load.seconds + CALL_TIMEOUT_S:
                         answers[which].append(Answer(key, "NOT SENT", 0.0, load.seconds))
                         continue
-                    stub.SubmitRequest(message, timeout=CALL_TIMEOUT_S)
+                    submit(message, timeout=CALL_TIMEOUT_S)
                     status = "OK"
                 except grpc.RpcError as exc:
                     failed: Any = exc

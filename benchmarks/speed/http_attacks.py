@@ -1,4 +1,4 @@
-"""What somebody does to the HTTP API so that others get no answer; each runs until its standard input ends.
+"""Attacks on the HTTP API so that others get no answer; each runs until its standard input ends.
 
 python -m benchmarks.speed.http_attacks http-flood HOST:PORT CERTIFICATES
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.speed.deletion_attacks import ATTACKERS, PAUSE_S, each, keep_open
+from benchmarks.speed.deletion_attacks import ATTACKERS, PAUSE_S, each
 
 TRICKLE_S = 0.5
 TIMEOUT_S = 30.0
@@ -45,11 +45,6 @@ class HttpAttack:
         token = file.read_text() if file.exists() else "fu_of_nobody"
         head = ["POST /requests HTTP/1.1", "Host: here", f"Authorization: Bearer {token}", *lines, "", ""]
         return "\r\n".join(head).encode()
-
-
-def silence(attack: HttpAttack) -> None:
-    """Open eleven hundred HTTP connections that say nothing, each made again when it is closed."""
-    keep_open(attack.place, 1100)
 
 
 def slow_heads(attack: HttpAttack) -> None:
@@ -134,7 +129,6 @@ def _call_on(attack: HttpAttack, names: Sequence[str], body: bytes) -> None:
 
 
 HTTP_ATTACKS: dict[str, Callable[[HttpAttack], None]] = {
-    "http-silence": silence,
     "http-slow-heads": slow_heads,
     "http-slow-bodies": slow_bodies,
     "http-flood": flood,

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from sqlalchemy.engine import make_url
 
-from server.api.client import DeletionClient, LedgerCheck
 from server.certificate.document import Certificate, CertifiedRequest, Position, exact_numbers
 from server.certificate.file_checks import Check
 from server.ledger import Event, Ledger
 from server.ledger.records import GROUND_BEFORE
 from server.ledger.texts import TEXTS, Kind
+from server.service.calls import LedgerCheck
+from server.service.client import DeletionClient
 from unlearning.errors import ConfigurationError, RequestNotFound
 from unlearning.requests import DeletionRequest, Status, facts_of
 

@@ -1,8 +1,9 @@
 """The command `flower-unlearn`: file deletion requests, follow them, and run the deletion service.
 
-Each command is a function in one of the modules beside this one, and one line here; `demo` and `bench`, which no
-server runs, are in `benchmarks/` and come as entry points of the installed package. Errors reach the user as one
-message on stderr: exit code 2 for a refusal, 1 for anything else, never a stack trace.
+Each command is a function in one of the modules beside this one, and one line here, but for the verbs on a request,
+which come from the service's table of calls; `demo` and `bench`, which no server runs, are in `benchmarks/` and come as
+entry points of the installed package. Errors reach the user as one message on stderr: exit code 2 for a refusal, 1 for
+anything else, never a stack trace.
 """
 
 import logging
@@ -15,25 +16,20 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from server.cli import audit as cli_audit
-from server.cli import certificates as cli_verify
-from server.cli import deadlines as cli_deadlines
-from server.cli import listings as cli_listings
-from server.cli import operations as cli_operations
-from server.cli import requests as cli_requests
-from server.cli import serve as cli_serve
-from server.cli import setup as cli_setup
-from server.cli import start as cli_start
-from server.cli import watch as cli_watch
-from server.cli.connection import DEFAULT_SERVER, Connection
-from server.cli.console import console_command
-from server.cli.federation_file import READ_THE_FILE, use_federation_file
-from server.cli.http_token import http_token
-from server.cli.model import model_command
-from server.cli.new import new_command
-from server.cli.plan import plan_command
-from server.cli.renew import renew_command
+from server.cli import (
+    app_commands,
+    host_commands,
+    listings,
+    plan_command,
+    request_commands,
+    service_commands,
+    setup_commands,
+    verbs,
+    verification,
+)
+from server.cli.connection import DEFAULT_SERVER, READ_THE_FILE, Connection, use_federation_file
 from server.operations.federation_toml import VARIABLE as FILE_VARIABLE
+from server.service.calls import VERBS
 from strategies.tls_files import TlsFiles
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, RequestError
 from unlearning.runtime.command_output import outlive_readers
@@ -100,40 +96,34 @@ def connection(
         use_federation_file(ctx, federation_file)
 
 
-app.command("request")(cli_requests.request)
-app.command("status")(cli_requests.status)
-app.command("list")(cli_requests.list_requests)
-app.command("watch")(cli_watch.watch)
-app.command("cancel")(cli_requests.cancel)
-app.command("retry")(cli_requests.retry)
-app.command("extend")(cli_deadlines.extend)
-app.command("hold")(cli_deadlines.hold)
-app.command("release")(cli_deadlines.release)
-app.command("refuse")(cli_deadlines.refuse)
-app.command("amend")(cli_deadlines.amend)
-app.command("redact")(cli_deadlines.redact)
-app.command("report")(cli_requests.report)
-app.command("clients")(cli_listings.clients)
-app.command("plan")(plan_command)
-app.command("methods")(cli_listings.methods)
-app.command("refusals")(cli_audit.refusals)
-app.command("verify-ledger")(cli_audit.verify_ledger)
-app.command("certificate-key")(cli_verify.certificate_key)
-app.command("verify")(cli_verify.verify)
-app.command("timestamp")(cli_verify.timestamp)
-app.command("console")(console_command)
-app.command("serve")(cli_serve.serve)
-app.command("http-token")(http_token)
-app.command("model")(model_command)
-app.command("new")(new_command)
-app.add_typer(cli_setup.app, name="setup")
-app.command("start")(cli_start.start)
-app.command("supervise")(cli_start.supervise)
-app.command("check")(cli_operations.check)
-app.command("erase-residue")(cli_operations.erase_residue)
-app.command("renew")(renew_command)
-app.command("backup")(cli_operations.backup)
-app.command("restore")(cli_operations.restore)
+app.command("request")(request_commands.request)
+app.command("status")(request_commands.status)
+app.command("list")(request_commands.list_requests)
+app.command("watch")(request_commands.watch)
+for name, verb in VERBS.items():
+    app.command(name)(verbs.plain_command(name, verb))
+app.command("report")(request_commands.report)
+app.command("clients")(listings.clients)
+app.command("plan")(plan_command.plan_command)
+app.command("methods")(listings.methods)
+app.command("refusals")(listings.refusals)
+app.command("verify-ledger")(verification.verify_ledger)
+app.command("certificate-key")(verification.certificate_key)
+app.command("verify")(verification.verify)
+app.command("timestamp")(verification.timestamp)
+app.command("console")(service_commands.console_command)
+app.command("serve")(service_commands.serve)
+app.command("http-token")(host_commands.http_token)
+app.command("model")(app_commands.model_command)
+app.command("new")(app_commands.new_command)
+app.add_typer(setup_commands.app, name="setup")
+app.command("start")(host_commands.start)
+app.command("supervise")(host_commands.supervise)
+app.command("check")(host_commands.check)
+app.command("erase-residue")(host_commands.erase_residue)
+app.command("renew")(host_commands.renew_command)
+app.command("backup")(host_commands.backup)
+app.command("restore")(host_commands.restore)
 for point in entry_points(group=ENTRY_POINTS):
     app.command(point.name)(point.load())
 

@@ -1,19 +1,35 @@
-"""How a command reaches the deletion service, and the arguments that several commands share."""
+"""How a command reaches the deletion service, the arguments that several commands share, and the federation's file.
+
+On the server host the file gives the defaults of the commands there.
+"""
 
 import getpass
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from datetime import date
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
+from typer.core import TyperGroup
 
-from server.api.client import DeletionClient
+from server.operations.federation_toml import (
+    DEFAULT_PLACE,
+    FederationFile,
+    read_federation_file,
+    unknown_key,
+)
+from server.service.client import DeletionClient
 from server.state_directory.ledger_address import FILE_VARIABLE, VARIABLE
 from strategies.tls_files import TlsFiles
 from unlearning.errors import ConfigurationError
+from unlearning.gdpr import Ground
 
 DEFAULT_SERVER = "127.0.0.1:9100"
+_METAVARS: Mapping[Any, str] = {date | None: "YYYY-MM-DD", Ground | None: "a-f"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +57,54 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return "unnamed"  # a container may run as a user id without a name
+
+
+def take_options(command: Callable[..., None], options: Mapping[str, tuple[Any, Any]]) -> None:
+    """Give a command these arguments, by name: annotation and default, `...` where it must be given."""
+    parameters = [
+        Parameter(
+            name,
+            Parameter.KEYWORD_ONLY,
+            annotation=kind,
+            default=Parameter.empty if default is ... else default,
+        )
+        for name, (kind, default) in options.items()
+    ]
+    command.__dict__["__signature__"] = Signature(parameters, return_annotation=None)
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+
+
+def options_of(
+    argument: str, kind: type, make: Callable[..., Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each field of a dataclass, in place of its argument, which is made of them.
+
+    A field is annotated with its sentence; one that is no number is given as a text, "" where it is left out.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        hints, options = get_type_hints(kind, include_extras=True), dict[str, tuple[Any, Any]]()
+        for one in signature(command).parameters.values():
+            if one.name != argument:
+                options[one.name] = (one.annotation, ... if one.default is Parameter.empty else one.default)
+                continue
+            for item in fields(kind):
+                type_, text = get_args(hints[item.name])
+                if type_ in (int, float):
+                    options[item.name] = (Annotated[type_, typer.Option(help=text)], item.default)
+                else:
+                    option: Any = typer.Option(help=text, metavar=_METAVARS.get(type_))
+                    options[item.name] = (Annotated[str, option], "")
+
+        @wraps(command)
+        def run(**given: Any) -> None:
+            made = make(**{item.name: given.pop(item.name) for item in fields(kind)})
+            command(**{argument: made}, **given)
+
+        take_options(run, options)
+        return run
+
+    return decorate
 
 
 def refuse_password(ctx: typer.Context, option: typer.CallbackParam, url: str) -> str:
@@ -73,3 +137,35 @@ LedgerUrl = Annotated[
 ]
 RequestId = Annotated[str, typer.Argument(metavar="ID", help="A request's id, such as r-000007.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+READ_THE_FILE = frozenset({"console", "serve", "check", "renew", "backup", "restore", "erase-residue"})
+"""The commands whose options have defaults in the file; `start` and `supervise` are all about it."""
+
+
+def use_federation_file(ctx: typer.Context, path: Path) -> None:
+    """Make what the file says the defaults of the commands below `ctx`.
+
+    Raises:
+        ConfigurationError: it cannot be read, or its table `service` names what `serve` has no option for.
+    """
+    options = read_federation_file(path).options()
+    group = ctx.command
+    serve = group.get_command(ctx, "serve") if isinstance(group, TyperGroup) else None
+    assert serve is not None, "the group of flower-unlearn has the command serve"
+    known = {parameter.name for parameter in serve.params}
+    wrong = [
+        f"{path}: service.{unknown_key(name.replace('_', '-'), (str(one).replace('_', '-') for one in known))}"
+        for name in sorted(options["serve"].keys() - known)
+    ]
+    if wrong:
+        raise ConfigurationError(wrong)
+    ctx.default_map = {**(ctx.default_map or {}), **options}
+
+
+def federation_file_of(ctx: typer.Context) -> FederationFile:
+    """Return the file that the command names, or the one at its usual place.
+
+    Raises:
+        ConfigurationError: it cannot be read.
+    """
+    return read_federation_file(ctx.obj.federation_file or DEFAULT_PLACE)

@@ -1,32 +1,36 @@
-"""`flower-unlearn clients` and `methods`: who is in the federation, and by what it can forget."""
+"""Tables as the command line prints them: `flower-unlearn clients`, `methods` and `refusals`."""
 
 import json
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-from server.api.convert import ClientStatus
-from server.api.errors import ServiceUnavailable
 from server.cli.connection import AsJson, connection_of
-from server.cli.tables import measured_text, show_table
 from server.federation.presence import presence
+from server.service.calls import ClientStatus
+from server.service.statuses import ServiceUnavailable
+from unlearning.runtime.json_codec import to_plain
 
 
 def clients(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the clients of the federation."""
     with connection_of(ctx).client() as service:
-        found, waiting = service.clients_and_waiting()
+        answer = service.clients()
     if as_json:
-        typer.echo(json.dumps([_client_json(item) for item in found], indent=2))
+        typer.echo(json.dumps([_client_json(item) for item in answer.clients], indent=2))
         return
     show_table(
         ("client", "node", "online", "last seen (UTC)", "forgotten"),
-        [_client_row(item, datetime.now(UTC)) for item in found],
+        [_client_row(item, datetime.now(UTC)) for item in answer.clients],
         "No run has seen a client online yet. Those that are registered are listed from then on.",
     )
-    if waiting:
-        typer.echo(waiting)
+    if answer.waiting:
+        typer.echo(answer.waiting)
 
 
 def methods(ctx: typer.Context) -> None:
@@ -39,9 +43,10 @@ def methods(ctx: typer.Context) -> None:
             found = service.methods()
     except ServiceUnavailable as exc:
         # Imported here because methods need PyTorch, which takes seconds.
-        from server.api.method_descriptions import installed
+        from server.service.deletion_service import describe
+        from unlearning.methods.registry import METHODS
 
-        found = installed()
+        found = [describe(method) for method in METHODS.values()]
         typer.echo(f"{exc} These are installed on this machine:", err=True)
     rows = []
     for item in found:
@@ -86,3 +91,68 @@ def _client_row(status: ClientStatus, now: datetime) -> tuple[str, ...]:
         f"{client.last_seen:%Y-%m-%d %H:%M:%S}" if client.last_seen else "–",
         "all" if status.forgotten else f"{count:,} sample(s)" if count else "–",
     )
+
+
+def refusals(
+    ctx: typer.Context,
+    caller: Annotated[str, typer.Option(help="Only those of this caller, by its certificate.")] = "",
+    last: Annotated[int, typer.Option(help="At most this many, the newest.", min=1, max=1000)] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List the calls that the deletion service refused (for operators and officers)."""
+    with connection_of(ctx).client() as service:
+        found = service.refusals(limit=last, caller=caller)
+    if as_json:
+        plain = [{**to_plain(item), "at": item.at.isoformat()} for item in found]
+        typer.echo(json.dumps(plain, indent=2))
+        return
+    rows = [
+        (
+            f"{item.at:%Y-%m-%d %H:%M:%S}",
+            item.caller or "–",
+            item.role or "–",
+            item.call,
+            str(item.detail.get("times", 1)),
+            item.reason,
+        )
+        for item in found
+    ]
+    show_table(("at (UTC)", "caller", "role", "call", "times", "reason"), rows, "No refusals.")
+
+
+def measured_text(measured: Mapping[str, Any]) -> str:
+    """Return what past deletions by a method took; a dash before the first."""
+    if not measured:
+        return "–"
+    return (
+        f"{measured['seconds']:.3g} s, {size_text(measured['bytes'])} "
+        f"({measured['deletions']} deletion(s), median; {measured['recovery_rounds']:g} recovery round(s))"
+    )
+
+
+def size_text(count: float) -> str:
+    """Return a number of bytes with a unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def show_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    empty: str = "",
+    *,
+    has_long_cells: bool = False,
+    title: str | None = None,
+) -> None:
+    """Print a table; the sentence `empty` where it has no row. has_long_cells: beside short names."""
+    if empty and not rows:
+        typer.echo(empty)
+        return
+    table = Table(*columns, show_lines=has_long_cells, title=title)
+    table.columns[0].no_wrap = has_long_cells
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    Console().print(table)

@@ -13,8 +13,8 @@ from typing import Any
 
 from starlette.datastructures import FormData, UploadFile
 
-from server.api.access import Caller
 from server.console.forms import MAX_FILE_BYTES, text_of
+from server.service.access import Caller
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import NOTHING_GIVEN, Particulars
 from unlearning.requests import Granularity, Target, parse_sample_ids

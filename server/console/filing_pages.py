@@ -8,10 +8,10 @@ from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from server.api.errors import AccessDenied
 from server.console.filing import REGISTER_FIELDS, Draft, FieldErrors, read_details, read_target
 from server.console.forms import texts_of
 from server.console.rendering import Console
+from server.service.statuses import AccessDenied
 from unlearning.errors import (
     AlreadyForgotten,
     ConflictingRequest,

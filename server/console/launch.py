@@ -12,12 +12,13 @@ from threading import Thread
 import uvicorn
 from cryptography import x509
 
-from server.api.access import Caller, Role, caller_of_certificate
-from server.api.client import DeletionClient
 from server.certificate.keys import load_public_key
 from server.console.auth import LoginLink
 from server.console.rendering import Console
 from server.console.routes import make_app
+from server.service.access import Caller, caller_of_certificate
+from server.service.calls import Role
+from server.service.client import DeletionClient
 from strategies.tls_files import TlsFiles
 from unlearning.errors import ConfigurationError
 from unlearning.runtime.durable_files import write_anew

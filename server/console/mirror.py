@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from server.api.access import Caller
-from server.api.client import DeletionClient
-from server.api.convert import ClientStatus
 from server.ledger import RoundRecord
+from server.service.access import Caller
+from server.service.calls import ClientStatus
+from server.service.client import DeletionClient
 from unlearning.errors import FlowerUnlearningError
 from unlearning.requests import DeletionRequest
 
@@ -106,13 +106,13 @@ class Mirror:
 
     def _rounds_and_clients(self, known: Snapshot) -> Snapshot:
         fresh = self._service.rounds(after=known.newest_round, limit=NEWEST_ROUNDS)
-        clients, waiting = self._service.clients_and_waiting() if self._reads_all else (None, "")
+        answer = self._service.clients() if self._reads_all else None
         return replace(
             known,
             rounds=_by_number((*known.rounds, *fresh)) if fresh else known.rounds,
             newest_round=fresh[-1].sequence if fresh else known.newest_round,
-            clients=None if clients is None else tuple(clients),
-            waiting=waiting,
+            clients=None if answer is None else answer.clients,
+            waiting="" if answer is None else answer.waiting,
         )
 
 

@@ -3,11 +3,11 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.access import ALLOWED, Role
 from server.certificate.document import Certificate, decode
 from server.certificate.file_checks import Check, check_report, check_signature
 from server.certificate.ledger_check import LedgerView, check_ledger
 from server.console.rendering import Console, download
+from server.service.calls import CALLS, Role
 from unlearning.errors import CertificateError, FlowerUnlearningError, RequestNotFound
 
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
@@ -68,7 +68,7 @@ def refusals_page(console: Console, request: Request) -> Response:
 
 def access_page(console: Console, request: Request) -> Response:
     """Show who the caller is, and what each role may do."""
-    return console.render(request, "access.html", allowed=ALLOWED, roles=list(Role))
+    return console.render(request, "access.html", calls=CALLS, roles=list(Role))
 
 
 def _check_ledger(console: Console, certificate: Certificate, content: bytes) -> Check:

@@ -11,13 +11,14 @@ from jinja2 import Environment
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from server.api.access import ALLOWED, Caller
-from server.api.client import DeletionClient, Report
 from server.console.auth import LoginLink
 from server.console.filing import Drafts
 from server.console.mirror import Mirror
 from server.ledger.records import no_such_request
 from server.report.templating import environment
+from server.service.access import Caller
+from server.service.calls import CALLS, Report
+from server.service.client import DeletionClient
 from unlearning.gdpr import today
 from unlearning.requests import DeletionRequest
 
@@ -49,7 +50,7 @@ class Console:
 
     def may(self, call: str) -> bool:
         """Return whether the caller's role may make a call; the service decides, this only hides buttons."""
-        return self.caller.role in ALLOWED.get(call, frozenset())
+        return self.caller.role in CALLS[call].roles
 
     def find(self, request_id: str) -> DeletionRequest:
         """Return a request of the list.

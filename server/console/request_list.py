@@ -18,9 +18,9 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.client import LedgerCheck
 from server.certificate.json_ld import activity, record
 from server.console.rendering import Console, download
+from server.service.calls import LedgerCheck
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import SOON, parse_day, today
 from unlearning.requests import DeletionRequest, Status, Target, facts_of

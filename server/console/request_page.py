@@ -9,9 +9,6 @@ from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from server.api.access import Caller, may_cancel
-from server.api.errors import AccessDenied
-from server.api.narrator import GOING_ON, MEANINGS
 from server.console.federation_page import describe_round, figure
 from server.console.forms import text_of, texts_of
 from server.console.rendering import Console
@@ -19,6 +16,9 @@ from server.ledger import Event
 from server.ledger.records import SUBMITTED
 from server.ledger.texts import ERASED, TEXTS
 from server.report import words
+from server.service.access import Caller, may_cancel
+from server.service.narrator import GOING_ON, MEANINGS
+from server.service.statuses import AccessDenied
 from unlearning.errors import IllegalMove, InvalidRequest, RequestError, RequestNotFound
 from unlearning.gdpr import MAX_EXTENSION_DAYS, Amendment, today
 from unlearning.requests import HOLDABLE_STATUSES, LEGAL_MOVES, DeletionRequest, Status
@@ -39,7 +39,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """A form on the page. Its name is the client's method, its `fields` are that method's arguments (`FIELDS`).
+    """A form on the page, by the name of a verb of `server.service.calls`; `fields`: the verb's values (`FIELDS`).
 
     is_optional: the reason may be left out. is_grave: it cannot be undone. is_shown: the form is open from the start.
     """
@@ -168,8 +168,8 @@ def act(console: Console, request: Request, form: FormData) -> Response:
     if name not in ACTIONS:
         raise InvalidRequest(f"A request's page has no action {name[:40]!r}.")
     try:
-        given = {field: FIELDS[field](form) for field in ACTIONS[name].fields}
-        getattr(console.service, name)(request_id, by=console.caller.name, **given)
+        given = {key: value for field in ACTIONS[name].fields for key, value in FIELDS[field](form).items()}
+        console.service.change(name, request_id, by=console.caller.name, **given)
     except RequestNotFound:
         raise
     except RequestError as exc:
@@ -225,28 +225,24 @@ def _why(event: Event) -> str:
     return " ".join(str(text) for text in said if text)
 
 
-def _number(form: FormData, name: str, kind: type[int] | type[float], what: str) -> float:
+def _number(form: FormData, name: str, kind: type[int] | type[float], what: str) -> Mapping[str, float]:
     text = text_of(form, name)[:40]
     try:
-        return kind(text)
+        return {name: kind(text)}
     except ValueError:
         raise InvalidRequest(f"{what}, got {text!r}.") from None
 
 
-def _amendment(form: FormData) -> Amendment:
-    return Amendment(
-        **{item.name: text_of(form, item.name) for item in fields(Amendment) if item.name in form}
-    )
-
-
-FIELDS: Mapping[str, Callable[[FormData], Any]] = {
+FIELDS: Mapping[str, Callable[[FormData], Mapping[str, Any]]] = {
     "accept_score_loss": lambda form: _number(
         form, "accept_score_loss", float, "The accepted loss is a number of points"
     ),
     "days": lambda form: _number(
         form, "days", int, f"An extension is a number of days from 1 to {MAX_EXTENSION_DAYS}"
     ),
-    "reason": lambda form: text_of(form, "reason"),
-    "what": _amendment,
+    "reason": lambda form: {"reason": text_of(form, "reason")},
+    "what": lambda form: {
+        item.name: text_of(form, item.name) for item in fields(Amendment) if item.name in form
+    },
 }
-"""How a form's fields are read; templates/parts.html has what each looks like."""
+"""How a form's fields are read into the verb's values; templates/parts.html has what each looks like."""

@@ -11,12 +11,12 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from server.api.errors import AccessDenied, NotAuthenticated
 from server.console import federation_page, filing_pages, pages, request_list, request_page
 from server.console.auth import ENTRANCE, AuthMiddleware, has_token, log_in
 from server.console.filing import TOO_LONG
 from server.console.forms import BodyTooLong, read_form
 from server.console.rendering import Console
+from server.service.statuses import AccessDenied, NotAuthenticated
 from unlearning.errors import FlowerUnlearningError, InvalidRequest, RequestError, RequestNotFound
 
 Page = Callable[[Console, Request], Response]

@@ -23,7 +23,7 @@ without it no release can be repeated.
 SUBJECT_KEY = "subject-key"
 """The key of the hashes that stand for sample ids (`server.state_directory.subject_key`)."""
 CALLBACKS = "callbacks"
-"""Callbacks that the deletion service still owes (`server.http_api.callbacks`)."""
+"""Callbacks that the deletion service still owes (`server.service.callbacks`)."""
 REPLACED, RESTORING, RESTORE_JOURNAL = "replaced-", "restoring", "restoring.json"
 """What restores moved aside, the copies of one, and its journal (`server.operations.restore`)."""
 SUPERLINK_DATABASE = Path("/var/lib/flower-unlearning/superlink.db")

@@ -11,11 +11,11 @@ import sqlalchemy as sa
 import torch
 from typer.testing import CliRunner, Result
 
-from server.api.server import serve
 from server.certificate.document import canonical, decode, encode
 from server.certificate.keys import PUBLIC_KEY, SIGNING_KEY, load_signing_key, make_key_pair
 from server.cli import app
 from server.ledger import Ledger, LedgerWriter
+from server.service.grpc_server import serve
 from server.state_directory.ledger_address import ledger_url
 from tests.certificates import Authority
 from tests.federation import InProcessFederation

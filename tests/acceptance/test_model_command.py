@@ -1,7 +1,5 @@
 """`flower-unlearn model` hands out the federation's model."""
 
-import json
-
 import torch
 from typer.testing import CliRunner
 
@@ -15,8 +13,6 @@ def test_the_model_comes_out_as_a_state_dictionary(federation, tmp_path):
     """It loads into the task's model and is the checkpoint's, bit for bit."""
     one = federation()
     state = one.run()
-    path = one.directory / "settings.json"  # as an earlier version wrote it, with a setting that is gone
-    path.write_text(json.dumps({**json.loads(path.read_text()), "keep-replay-inputs": False}))
     output = tmp_path / "model.pt"
     done = CliRunner().invoke(app, ["model", "--state-dir", str(one.directory), "--output", str(output)])
     assert done.exit_code == 0, done.output

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 from typer.testing import CliRunner
 
-from server.api.server import serve
 from server.cli import app
 from server.requests.plan_data import Plan, PlannedMethod
 from server.requests.planning import past_deletions, plan
+from server.service.grpc_server import serve
 from tests.federation import InProcessFederation, client
 from unlearning.errors import UnknownClient
 from unlearning.methods.registry import METHODS

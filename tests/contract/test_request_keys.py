@@ -1,6 +1,7 @@
 """A request's key belongs to its submitter: two callers with equal keys never meet, over gRPC and HTTP."""
 
 from collections.abc import Iterator
+from datetime import date
 from itertools import combinations
 from pathlib import Path
 
@@ -8,17 +9,19 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from server.api import deletion_pb2 as pb
-from server.api.access import Caller, Role
-from server.api.server import Core, serve
 from server.federation.site_inbox import SiteRequests
-from server.http_api.listening import HttpOptions, HttpServer, serve_http
-from server.http_api.tokens import make_token
-from server.ledger import SITE, ClientRecord, Ledger, schema
+from server.ledger import SITE, ClientRecord, Ledger, NewRequest, schema
+from server.service.access import Caller
+from server.service.calls import Role
+from server.service.grpc_server import Core, serve
+from server.service.http_server import HttpOptions, HttpServer, serve_http
+from server.service.tokens import make_token
 from tests.deletion_service import ANSWERED_S, LiveLoop, erasure
 from tests.ledgers import NOW, live_at, submit
+from tests.raising import raises
 from unlearning.errors import ConflictingRequest
-from unlearning.requests import Granularity, Status, Target
+from unlearning.gdpr import Particulars
+from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.runtime.json_codec import to_plain
 
 SUBMITTERS = [
@@ -88,13 +91,16 @@ def web(core: Core, tmp_path: Path, tokens: dict[Caller, str]) -> Iterator[HttpS
     server.stop(0)
 
 
-def over_grpc(core: Core, caller: Caller, client: str) -> pb.DeletionRequest:
+def over_grpc(core: Core, caller: Caller, client: str) -> DeletionRequest:
     """What the call answers to this caller, who has shown a certificate."""
-    target = pb.Target(granularity="client", client_id=client)
-    asked = pb.SubmitRequestRequest(
-        target=target, method="puf-special", idempotency_key=KEY, received_on="2024-02-28"
+    new = NewRequest(
+        target=Target(Granularity.CLIENT, client),
+        method="puf-special",
+        submitted_by="",
+        idempotency_key=KEY,
+        particulars=Particulars(received_on=date(2024, 2, 28)),
     )
-    return core.service.SubmitRequest(asked, caller)
+    return core.service.submit(caller, new)
 
 
 @pytest.mark.parametrize("transport", ["gRPC", "HTTP"])
@@ -133,7 +139,7 @@ def test_a_key_of_what_ended_without_a_deletion_is_used_up(
     """409 over both, with its status and what to do; never a receipt of what will not be carried out."""
     headers = {"Authorization": f"Bearer {tokens[TOOL]}"}
     loop.move(over_grpc(core, TOOL, "3").id, status)
-    with pytest.raises(ConflictingRequest):
+    with raises(ConflictingRequest, "key-of-an-ended-request", request="r-000001"):
         over_grpc(core, TOOL, "3")
     answer = httpx.post(f"{web.url}/requests", json=erasure("shared"), headers=headers, trust_env=False)
     assert answer.status_code == 409

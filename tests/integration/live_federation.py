@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.deployment import WORKER, LocalDeployment, supernode
-from server.api.client import DeletionClient
 from server.ledger import Event, Ledger, RoundRecord
 from server.operations.flower_control import ConfigValue, flower_environment
 from server.operations.starting import write_app
+from server.service.client import DeletionClient
 from strategies.installation import program
 from strategies.settings.run_config import RunSettings
 from strategies.tls_files import TlsFiles

@@ -12,9 +12,9 @@ from pathlib import Path
 from benchmarks.demo.simulation import LocalSimulation
 from benchmarks.demo.story import MAX_STARTS, RAY_GAVE_UP
 from benchmarks.deployment import LocalDeployment
-from server.api.client import DeletionClient
 from server.ledger import Ledger
 from server.operations.flower_control import ConfigValue
+from server.service.client import DeletionClient
 from unlearning.requests import Granularity, Target
 
 WAIT_S = 400.0

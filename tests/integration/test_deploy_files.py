@@ -15,10 +15,11 @@ from flwr.common.config import parse_config_args
 
 from benchmarks.local_layout import free_ports
 from benchmarks.process_group import ProcessGroup
-from server.api.access import Caller, Role, caller_of_certificate
 from server.operations.checklist.ports import can_connect
 from server.operations.federation_toml import read_federation_file
 from server.operations.flower_control import FLOWER_ENVIRONMENT, flower_environment
+from server.service.access import Caller, caller_of_certificate
+from server.service.calls import Role
 from strategies.installation import program, run_script
 from strategies.settings.run_config import RunSettings
 from tests.integration.conftest import REPOSITORY

@@ -7,7 +7,7 @@ import pytest
 
 from client.peer.gossip import Greeting
 from client.peer.grpc_transport import PeerConnection
-from server.api.access import caller_of_certificate
+from server.service.access import caller_of_certificate
 from tests.integration.conftest import REPOSITORY
 from tests.integration.peer_processes import make_peer_certificate, peer_tls
 from tests.peers import Receiver, listening

@@ -16,9 +16,8 @@ ELSEWHERE = {
     "server/operations/host_setup.py": "files that are carried to a site",
     "client/site_setup.py": "files that are carried to the server",
     "strategies/installation.py": "systemd's units are root's",
-    "server/cli/new.py": "an app's source, in its author's directory",
-    "server/cli/audit.py": "where the caller says, which may be a device or a pipe",
-    "server/cli/certificates.py": "where the caller says, which may be a device or a pipe",
+    "server/cli/app_commands.py": "an app's source, in its author's directory",
+    "server/cli/verification.py": "where the caller says, which may be a device or a pipe",
 }
 
 

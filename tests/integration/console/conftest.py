@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from server.api.client import DeletionClient
-from server.api.server import RunningServer, serve
 from server.console.auth import LoginLink
 from server.console.launch import Settings, who_calls
 from server.console.rendering import Console
 from server.console.routes import make_app
 from server.ledger import Ledger
+from server.service.client import DeletionClient
+from server.service.grpc_server import RunningServer, serve
 from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import LiveLoop

@@ -4,13 +4,12 @@ import csv
 import io
 import json
 from datetime import timedelta
-from inspect import signature
 
 import pytest
+from starlette.datastructures import FormData
 
-from server.api.access import ALLOWED
-from server.api.client import DeletionClient
 from server.console.request_page import ACTIONS, FIELDS, call_of
+from server.service.calls import CALLS, VERBS
 from tests.deletion_service import submit
 from tests.integration.console.conftest import Browser, Desk, errors
 from unlearning.gdpr import Ground, Particulars, today
@@ -78,13 +77,13 @@ def test_what_is_wrong_with_it_is_said_at_its_field(
     assert desk.ledger.requests.select() == []
 
 
-def test_every_action_is_a_method_of_the_client_and_its_fields_are_that_methods_arguments() -> None:
-    """What the table names is there: the call with its roles, the method, and a reader for each field."""
+def test_every_action_is_a_verb_of_the_service_and_its_fields_are_that_verbs_values() -> None:
+    """Each verb has its form, its call and a reader for each of its values."""
+    assert ACTIONS.keys() == VERBS.keys()
     for name, action in ACTIONS.items():
-        assert call_of(name) in ALLOWED
-        assert set(action.fields) <= set(FIELDS)
-        given = {"request_id", "by", *action.fields}
-        assert given == signature(getattr(DeletionClient, name)).parameters.keys() - {"self"}
+        assert call_of(name) in CALLS
+        form = FormData(dict.fromkeys(VERBS[name].values, "1"))
+        assert {key for field in action.fields for key in FIELDS[field](form)} == VERBS[name].values.keys()
 
 
 def test_an_operator_extends_holds_refuses_and_erases(desk: Desk, browser: Browser) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from server.api.client import DeletionClient
-from server.api.limits import Limits
-from server.api.server import RunningServer, serve
 from server.cli import app
 from server.ledger import Ledger
+from server.service.client import DeletionClient
+from server.service.grpc_server import RunningServer, serve
+from server.service.limits import Limits
 from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import ANSWERED_S, LiveLoop

@@ -12,8 +12,8 @@ import pytest
 from benchmarks.speed.deletion_attacks import ATTACKERS, ATTACKS, STRANGER
 from benchmarks.speed.deletion_load import OPERATOR, Service, run_attack, running_service
 from benchmarks.speed.http_attacks import HTTP_ATTACKS
-from server.api.client import DeletionClient
 from server.ledger import ClientRecord, Ledger
+from server.service.client import DeletionClient
 from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import ANSWERED_S, NOW, erasure

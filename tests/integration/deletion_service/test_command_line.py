@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from server.api.client import DeletionClient
-from server.api.server import RunningServer
 from server.cli import app
-from server.cli.watch import follow
+from server.cli.request_commands import follow
 from server.ledger import Ledger
+from server.service.client import DeletionClient
+from server.service.grpc_server import RunningServer
 from tests.deletion_service import FORGETTING, LiveLoop, free_port
 from tests.integration.deletion_service.conftest import Command
 from unlearning.requests import Status

@@ -5,10 +5,10 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from server.api.client import DeletionClient
-from server.api.limits import Limits
-from server.api.server import RunningServer, serve
 from server.ledger import LEFT_OUT, Event, Ledger, RoundRecord
+from server.service.client import DeletionClient
+from server.service.grpc_server import RunningServer, serve
+from server.service.limits import Limits
 from tests.deletion_service import FORGETTING, NOW, LiveLoop, submit
 from tests.ledgers import live_at
 from unlearning.methods.registry import METHODS
@@ -33,7 +33,7 @@ def test_the_roster_says_what_was_forgotten(client: DeletionClient, loop: LiveLo
     loop.move(submit(client).id, *FORGETTING)
     two = Target(Granularity.SAMPLE, "4", frozenset({"a", "b"}))
     loop.move(submit(client, two).id, *FORGETTING)
-    clients, _ = client.clients_and_waiting()
+    clients = client.clients().clients
     told = [(item.client.client_id, item.forgotten, item.num_forgotten_samples) for item in clients]
     assert told == [("3", True, 0), ("4", False, 2)]
 
@@ -42,7 +42,7 @@ def test_the_roster_says_who_is_left_out_of_rounds(client: DeletionClient, ledge
     """With what the live loop says of it; `clients` and `watch` show that."""
     token = ledger.acquire_fence("test", now=NOW)
     live_at(ledger, token, NOW).set_facts({LEFT_OUT: {"4": "It is left out of rounds until round 9."}})
-    assert client.clients_and_waiting()[1] == "Client 4: It is left out of rounds until round 9."
+    assert client.clients().waiting == "Client 4: It is left out of rounds until round 9."
 
 
 def test_what_has_happened_since_is_listed(client: DeletionClient, ledger: Ledger, loop: LiveLoop) -> None:
@@ -80,7 +80,7 @@ def test_a_cancelled_request_is_cancelled_in_the_ledger(
 ) -> None:
     """Who cancelled is in the events."""
     request = submit(client)
-    assert client.cancel(request.id, by="bob").status is Status.CANCELLED
+    assert client.change("cancel", request.id, by="bob").status is Status.CANCELLED
     assert ledger.events.page(request.id)[-1].actor == "bob"
 
 
@@ -91,7 +91,7 @@ def test_a_request_whose_target_was_forgotten_meanwhile_can_be_retried(
     failed = submit(client)
     loop.move(failed.id, Status.FAILED, retryable=True)
     loop.move(submit(client).id, *FORGETTING)
-    assert client.retry(failed.id).status is Status.SCHEDULED
+    assert client.change("retry", failed.id).status is Status.SCHEDULED
 
 
 def test_the_service_says_that_it_is_healthy(service: RunningServer) -> None:
@@ -146,7 +146,7 @@ def test_a_watch_shows_what_happens_while_it_watches_and_ends_with_the_request(
     assert _word(next(story)) == "round 1"
     loop.move(request.id, Status.SCHEDULED)
     assert _word(next(story)) == "→ scheduled"
-    client.cancel(request.id)
+    client.change("cancel", request.id)
     assert [_word(item) for item in story] == ["→ cancelled", "cancelled"]
 
 

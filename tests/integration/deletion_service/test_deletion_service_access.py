@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from server.api.client import DeletionClient
-from server.api.errors import ServiceUnavailable
-from server.api.server import RunningServer, serve
 from server.ledger import Ledger
+from server.service.client import DeletionClient
+from server.service.grpc_server import RunningServer, serve
+from server.service.statuses import ServiceUnavailable
 from strategies.installation import program
 from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import LiveLoop, submit
 from tests.integration.deletion_service.conftest import Start
-from unlearning.errors import ConfigurationError
+from tests.raising import refuses
 
 # Who can reach it
 
@@ -29,13 +29,13 @@ def test_the_service_does_not_listen_to_other_machines_without_mutual_tls(
 ) -> None:
     """Neither in plain text nor with a certificate of its own only."""
     for files in (None, replace(identities["server"], ca=None)):
-        with pytest.raises(ConfigurationError, match="can be reached from other machines"):
+        with refuses("address"):
             serve(ledger, tmp_path, address, files)
 
 
 def test_a_port_is_not_shared(service: RunningServer, ledger: Ledger, tmp_path: Path) -> None:
     """A second service on the same port would take half of the calls."""
-    with pytest.raises(ConfigurationError, match="cannot listen"):
+    with refuses("address"):
         serve(ledger, tmp_path, service.address)
 
 

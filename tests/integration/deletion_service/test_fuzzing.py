@@ -18,12 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from server.api import deletion_pb2 as pb
-from server.api.limits import Limits
-from server.api.server import RunningServer, serve
 from server.cli import app
 from server.federation.scripted_requests import parse_requests
 from server.ledger import Ledger
+from server.service import deletion_pb2 as pb
+from server.service.grpc_server import RunningServer, serve
+from server.service.limits import Limits
 from strategies.settings.run_config import RunSettings
 from tests.deletion_service import SERVICE, LiveLoop, answer
 from tests.programs import run_program

@@ -3,25 +3,20 @@
 import base64
 import json
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import httpx
 import pytest
-from starlette.routing import Route
 
-from server.api import call_checks
-from server.api.access import Role
-from server.api.server import RunningServer
-from server.http_api import connections, listening
-from server.http_api.application import HttpApi
-from server.http_api.listening import HttpOptions, HttpServer, serve_http
-from server.http_api.tokens import Tokens, make_token, remove_tokens
 from server.ledger import Ledger
+from server.service import call_checks
+from server.service.calls import Role
+from server.service.grpc_server import RunningServer
+from server.service.http_server import HttpOptions, HttpServer, serve_http
+from server.service.tokens import make_token, remove_tokens
 from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import (
@@ -36,7 +31,7 @@ from tests.deletion_service import (
     submit,
 )
 from tests.integration.deletion_service.conftest import Guarded, Start
-from unlearning.errors import ConfigurationError
+from tests.raising import refuses
 from unlearning.requests import Granularity, Status, Target
 
 
@@ -226,7 +221,7 @@ def test_one_caller_has_one_rate_over_both_transports(start_web: StartWeb) -> No
         (json.dumps(erasure(submitted_time="0001-01-01")).encode(), "received-on"),
         (json.dumps(erasure(submitted_time="2990-01-01T00:00:00Z")).encode(), "received-on"),
         (json.dumps(erasure(extensions={"flower-unlearning": {"metod": "x"}})).encode(), "metod"),
-        (json.dumps(erasure(status_callback_urls=["https://a.example/"])).encode(), "calls nobody back"),
+        (json.dumps(erasure(status_callback_urls=["https://a.example/"])).encode(), "makes no callbacks"),
         (json.dumps(erasure(FIRST, "a", "a")).encode(), "1 repetition(s)"),
         (json.dumps(erasure(client="")).encode(), "must name a client"),
     ],
@@ -240,12 +235,9 @@ def test_bad_input_is_refused_with_a_sentence(web: Web, ledger: Ledger, body: by
     assert len(ledger.refusals()) == 1
 
 
-@pytest.mark.parametrize(("client", "status"), [("99", 404), ("3", 409)])
-def test_admission_is_that_of_grpc(web: Web, loop: LiveLoop, client: str, status: int) -> None:
-    """An unknown client, and one whose request is open already."""
-    tool = web.as_("operator")
-    tool.post("/requests", json=erasure(SECOND))
-    assert tool.post("/requests", json=erasure(client=client)).status_code == status
+def test_admission_is_that_of_grpc(web: Web, loop: LiveLoop) -> None:
+    """An unknown client is not found."""
+    assert web.as_("operator").post("/requests", json=erasure(client="99")).status_code == 404
 
 
 @pytest.mark.parametrize(("path", "method"), [("/", "GET"), ("/requests", "GET"), ("/requests/x", "PUT")])
@@ -256,23 +248,15 @@ def test_what_is_not_here_is_said(web: Web, path: str, method: str) -> None:
     assert "/openapi.json" in problem(answer)
 
 
-def test_the_description_names_every_path(web: Web, tmp_path: Path) -> None:
-    """Without a token; the page has no script and fetches nothing."""
+def test_the_description_has_the_requests_form(web: Web) -> None:
+    """Without a token; routes and description come from one table."""
     document = web.fetch("/openapi.json").json()
-    api = HttpApi(web.service.core, Tokens(tmp_path / "tokens.json"))
-    served = {route.path for route in api.application().routes if isinstance(route, Route)}
-    assert served == set(document["paths"]) - {"/callback-key.pem"}
     assert "ErasureRequest" in document["components"]["schemas"]
-    page = web.fetch("/docs").text
-    assert "POST /requests" in page
-    assert not any(word in page for word in ("<script", "src=", "http:", "https:"))
+    assert "/requests/{id}/certificate" in document["paths"]
     assert web.fetch("/discovery").json()["api_version"] == "2.0"
 
 
 # Limits
-
-
-HALF_HEAD = b"GET /discovery HTTP/1.1\r\n"
 
 
 def _head(token: str, *lines: str, asked: str = "POST /requests") -> bytes:
@@ -320,69 +304,8 @@ def test_who_may_not_call_is_refused_before_the_body(web: Web) -> None:
             assert received(connection).startswith(b"HTTP/1.1 " + status)
 
 
-def test_heads_that_trickle_are_hung_up_on(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And begin no thread."""
-    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 0.2)
-    before = set(threading.enumerate())
-    with connect(web.address) as connection:
-        connection.sendall(b"POST /requests HT")
-        assert set(threading.enumerate()) <= before
-        assert connection.recv(100) == b""
-
-
-def test_an_answer_that_is_not_taken_is_given_up(
-    start_web: StartWeb, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So does a connection that is kept open after its answer: one call a connection."""
-    monkeypatch.setattr(connections, "CALL_TIMEOUT_S", 0.2)
-    web = start_web(body_timeout_s=60)
-    with connect(web.address) as connection:
-        connection.sendall(_head(web.tokens["3"], "Content-Length: 20"))
-        assert received(connection) == b""
-
-
-@pytest.mark.parametrize(
-    ("room", "size", "said"),
-    [
-        (listening, "MAX_SILENT", b""),
-        (listening, "MAX_SILENT", b"GET /disc"),
-        (connections, "MAX_WAITING", HALF_HEAD),
-    ],
-)
-def test_a_new_connection_takes_the_place_of_the_oldest(
-    start_web: StartWeb, monkeypatch: pytest.MonkeyPatch, room: ModuleType, size: str, said: bytes
-) -> None:
-    """Silent or with half a head: more of them than there is room for, and an operator is answered."""
-    monkeypatch.setattr(room, size, 8)
-    web = start_web()
-    with ExitStack() as opened:
-        waiting = [opened.enter_context(connect(web.address)) for _ in range(12)]
-        for connection in waiting:
-            connection.sendall(said)
-        assert web.as_("operator").post("/requests", json=erasure()).status_code == 201
-        with suppress(ConnectionResetError):  # closed as well
-            assert waiting[0].recv(1) == b""
-
-
-def test_the_address_that_has_most_connections_makes_room(
-    start_web: StartWeb, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An operator whose head is slow keeps the connection, although many from elsewhere come after it."""
-    monkeypatch.setattr(connections, "MAX_WAITING", 8)
-    web = start_web()
-    head = _head(web.tokens["operator"], "Content-Length: 0")
-    with ExitStack() as opened:
-        slow = opened.enter_context(connect(web.address))
-        slow.sendall(head[:20])
-        for _ in range(20):
-            opened.enter_context(connect(web.address, "127.0.0.2")).sendall(HALF_HEAD)
-        slow.sendall(head[20:])
-        assert received(slow).startswith(b"HTTP/1.1 400")
-
-
 def test_unknown_tokens_hold_no_place_of_others(start_web: StartWeb, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They wait for their refusal, as all do who call too often, and make room for whoever comes meanwhile."""
-    monkeypatch.setattr(connections, "MAX_WAITING", 8)
+    """They wait for their refusal, as all do who call too often, and an operator is answered meanwhile."""
     monkeypatch.setattr(call_checks, "PENALTY_S", 60.0)
     web = start_web(calls_per_s=0.01)
     with ExitStack() as opened:
@@ -391,32 +314,11 @@ def test_unknown_tokens_hold_no_place_of_others(start_web: StartWeb, monkeypatch
         assert web.as_("operator").post("/requests", json=erasure()).status_code == 201
 
 
-def test_who_does_not_take_the_answers_holds_places_of_its_own(
-    start_web: StartWeb, loop: LiveLoop, tmp_path: Path
-) -> None:
-    """A large report counts as being called for until it is read; it is whole when it is."""
-    web = start_web(max_calls_per_caller=2, calls_per_s=1000.0)
-    client = web.as_("3")
-    request_id = own(client.post("/requests", json=erasure()))["request_id"]
-    page = bytes(range(256)) * 32_000
-    loop.complete(request_id, tmp_path / "reports", {"report.json": page, "report.html": page})
-    head = _head(web.tokens["3"], asked=f"GET /requests/{FIRST}/report.html")
-    with ExitStack() as opened:
-        unread = [opened.enter_context(connect(web.address)) for _ in range(2)]
-        for connection in unread:
-            connection.sendall(head)
-            assert connection.recv(1) == b"H"
-        assert "is calling 2 times already" in problem(client.get(f"/requests/{FIRST}"))
-        assert web.as_("operator").get(f"/requests/{request_id}").status_code == 200
-        assert received(unread[0]).endswith(page)
-
-
 @pytest.mark.parametrize(
     "junk", [b"\x16\x03\x01" + bytes(300), b"GET\r\n\r\n", b"A" * 40_000, b"PRI * HTTP/2.0\r\n\r\n"]
 )
-def test_what_is_no_http_is_hung_up_on(web: Web, junk: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_http_is_hung_up_on(web: Web, junk: bytes) -> None:
     """And the service goes on."""
-    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 1.0)
     with connect(web.address) as connection:
         connection.sendall(junk)
         with suppress(ConnectionResetError):
@@ -430,7 +332,7 @@ def test_what_is_no_http_is_hung_up_on(web: Web, junk: bytes, monkeypatch: pytes
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "example.org:0"])
 def test_beyond_loopback_there_is_tls(service: RunningServer, tmp_path: Path, address: str) -> None:
     """A token in plain text would be anybody's."""
-    with pytest.raises(ConfigurationError, match="tokens must travel under TLS"):
+    with refuses("http"):
         serve_http(service.core, HttpOptions(address=address, tokens=tmp_path / "tokens.json"), tmp_path)
 
 
@@ -450,7 +352,7 @@ def test_with_tls_the_calls_are_the_same(
 def test_a_port_is_not_shared(web: Web, tmp_path: Path) -> None:
     """A second service would take half of the calls."""
     options = HttpOptions(address=web.address, tokens=tmp_path / "tokens.json")
-    with pytest.raises(ConfigurationError, match="http: cannot listen"):
+    with refuses("http"):
         serve_http(web.service.core, options, tmp_path)
 
 

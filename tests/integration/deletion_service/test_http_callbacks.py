@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from server.api.access import Caller, Role
-from server.api.service import utc_now
-from server.http_api.callback_turns import Turns
-from server.http_api.callback_urls import AllowedUrls
-from server.http_api.callbacks import GIVE_UP_AFTER, Callbacks, Signer
 from server.ledger import Ledger, LimitExceeded
 from server.operations.backup import back_up
 from server.operations.restore import restore
+from server.service.access import Caller
+from server.service.callback_urls import AllowedUrls
+from server.service.callbacks import GIVE_UP_AFTER, Callbacks
+from server.service.calls import Role
+from server.service.deletion_service import utc_now
+from server.service.opendsr import Signer
 from server.state_directory.files import CALLBACKS
 from server.state_directory.ledger_address import LEDGER_FILE
 from tests import ledgers
@@ -115,7 +116,7 @@ def start(ledger: Ledger, tmp_path: Path, receiver: Receiver) -> Iterator[Start]
             pause: GrowingPause = SOON,
         ) -> Callbacks:
             urls = AllowedUrls(allowed or (receiver.hook,))
-            made = Callbacks(of, directory, urls, Signer(KEY), clock, turns=Turns(pause))
+            made = Callbacks(of, directory, urls, Signer(KEY), clock, pause=pause)
             made.start()
             running.callback(made.stop)
             return made
@@ -299,38 +300,16 @@ def test_a_request_that_a_server_refuses_does_not_stop_others_at_the_same_url(
     assert receiver.wait_for(6)[-1]["subject_request_id"] == "mine"
 
 
-def test_a_submitters_urls_have_turns(start: Start, receiver: Receiver) -> None:
-    """One of many requests does not keep the submitter's other URL waiting until all of them are told."""
-    receiver.held = "/many"
-    callbacks = start(f"{receiver.url}/")
-    file_and_cancel(callbacks, *[(TOOL, f"{receiver.url}/many")] * 10, (TOOL, receiver.hook))
-    wait_until(lambda: len(callbacks._open) == 11)
-    receiver.released.set()
-    assert len(receiver.wait_for_path("/hook")) <= 2
-
-
-def test_without_a_connection_one_call_is_made_for_all_of_an_origin(
-    start: Start, receiver: Receiver, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What is away is not called once more for each request; another origin is told meanwhile."""
-    dead = "http://127.0.0.2:1/"
-    callbacks = start(dead, receiver.hook, pause=LONG)
-    file_and_cancel(callbacks, *((TOOL, f"{dead}{number}") for number in range(20)), (TOOL, receiver.hook))
-    receiver.wait_for(1)
-    callbacks.stop()
-    assert sum("no connection" in record.message for record in caplog.records) == 1
-
-
 def test_a_submitter_has_a_limited_number_of_urls_that_wait(
     start: Start, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the request is filed; those of another submitter do not count."""
-    monkeypatch.setattr("server.http_api.callbacks.MAX_WAITING", 3)
+    monkeypatch.setattr("server.service.callbacks.MAX_WAITING", 3)
     callbacks = start(f"{receiver.url}/")
     urls = [f"{receiver.url}/{number}" for number in range(2)]
     callbacks.expect(ledgers.submit(callbacks.ledger, submitted_by="tool", submitted_role="client"), urls)
     for name, role in (("tool", Role.OPERATOR), ("3", Role.CLIENT)):
         callbacks.check(Caller(name, role), urls)
-    with pytest.raises(LimitExceeded, match="2 of yours wait"):
+    with pytest.raises(LimitExceeded):
         callbacks.check(Caller("tool", Role.CLIENT), urls)
     callbacks.check(Caller("tool", Role.CLIENT), urls[:1])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from server.api.server import RunningServer
 from server.ledger import Ledger
+from server.service.grpc_server import RunningServer
 from tests.deletion_service import WAIT_S, LiveLoop
 
 
@@ -35,7 +35,8 @@ def test_every_target_is_filed_although_nobody_reads_of_the_first(
     request = ("--server", service.address, "request", "--client", "3", "--client", "4")
     assert run("flower-unlearn", *request) == (0, "")
     assert [item.target.client_id for item in ledger.requests.select()] == ["3", "4"]
-    assert run("flower-unlearn", *request, messages_too=True)[0] == 2  # both are refused now
+    unknown = (*request[:3], "--client", "9", "--client", "8")
+    assert run("flower-unlearn", *unknown, messages_too=True)[0] == 2  # both are refused
 
 
 def test_who_follows_a_request_ends_with_the_reader(

@@ -7,18 +7,19 @@ from typing import Any
 import grpc
 import pytest
 
-from server.api.access import ALLOWED, Role
-from server.api.client import DeletionClient
-from server.api.errors import AccessDenied
-from server.api.limits import Limits
-from server.api.server import RunningServer, serve
 from server.ledger import SITE, Ledger, Refusal
 from server.ledger.request_store import Requests
+from server.service.calls import CALLS, Role
+from server.service.client import DeletionClient
+from server.service.grpc_server import RunningServer, serve
+from server.service.limits import Limits
+from server.service.statuses import AccessDenied
 from strategies.tls_files import TlsFiles
 from tests import ledgers
 from tests.certificates import Authority
 from tests.deletion_service import SERVICE, LiveLoop, answer, submit
 from tests.integration.deletion_service.conftest import As
+from tests.raising import raises
 from unlearning.errors import IllegalMove, InvalidRequest, RequestNotFound, UnknownClient
 from unlearning.requests import Granularity, Status, Target
 
@@ -80,7 +81,7 @@ def call(matrix: tuple[RunningServer, Ledger], identities: dict[str, TlsFiles]) 
 
 def test_every_call_of_the_protocol_has_a_rule() -> None:
     """A new call without a rule fails here, and is refused to everybody meanwhile."""
-    assert set(ALLOWED) == set(SERVICE.methods_by_name)
+    assert set(CALLS) == set(SERVICE.methods_by_name)
 
 
 # Who may call what, written down a second time and by role, as docs/access.md has it.
@@ -99,10 +100,9 @@ REFUSED = {
 @pytest.mark.parametrize("role", list(Role))
 def test_a_role_is_refused_exactly_what_is_not_its_own(call: Call, role: Role, name: str) -> None:
     """PERMISSION_DENIED and a record where the role may not; anything else gets as far as the service."""
-    status, message, recorded = call(role, name)
+    status, _, recorded = call(role, name)
     if name in REFUSED[role]:
         assert status is grpc.StatusCode.PERMISSION_DENIED
-        assert "Ask somebody with that role" in message
         assert [(item.role, item.call) for item in recorded] == [(role, name)]
     else:  # an empty message is no request and names none
         assert status in (
@@ -131,11 +131,12 @@ def test_an_operator_may_do_everything(as_: As, loop: LiveLoop) -> None:
     operator = as_("operator")
     submit(operator, CLIENT_4)
     assert (
-        operator.cancel(submit(operator, Target(Granularity.CLASS, class_label=1)).id).status == "cancelled"
+        operator.change("cancel", submit(operator, Target(Granularity.CLASS, class_label=1)).id).status
+        == "cancelled"
     )
     failed = submit(operator)
     loop.move(failed.id, Status.FAILED, retryable=True)
-    assert operator.retry(failed.id).status is Status.SCHEDULED
+    assert operator.change("retry", failed.id).status is Status.SCHEDULED
     assert [item.submitted_by for item in operator.list_requests()] == ["ada"] * 3
 
 
@@ -147,7 +148,7 @@ def test_an_officer_reads_everything(as_: As, loop: LiveLoop, tmp_path: Path) ->
     assert [item.id for item in officer.list_requests()] == [officer.get(request.id).id]
     assert len(list(officer.watch(request.id))) == 8
     assert officer.report(request.id).json == b"{}"
-    assert len(officer.clients_and_waiting()[0]) == 2
+    assert len(officer.clients().clients) == 2
     assert officer.refusals() == []
     check = officer.verify_ledger()
     assert (check.first_broken, check.head_sequence, len(check.head_hash)) == (None, 7, 64)
@@ -164,7 +165,7 @@ def test_a_client_files_follows_and_cancels_its_own(as_: As, loop: LiveLoop) -> 
     assert client.get(request.id) == request
     assert client.list_requests() == client.list_requests(client_id="3") == [request]
     loop.move(request.id, Status.SCHEDULED)
-    assert client.cancel(request.id).status is Status.CANCELLED
+    assert client.change("cancel", request.id).status is Status.CANCELLED
     assert len(list(client.watch(request.id))) == 5
 
 
@@ -173,7 +174,7 @@ def test_a_client_files_follows_and_cancels_its_own(as_: As, loop: LiveLoop) -> 
 )
 def test_a_client_files_nothing_about_others(as_: As, ledger: Ledger, target: Target) -> None:
     """Neither another client, nor its samples, nor a class, which concerns everybody."""
-    with pytest.raises(AccessDenied, match="only for its own data: '3' asked to forget"):
+    with raises(AccessDenied, "data-of-others"):
         submit(as_("client"), target)
     assert ledger.requests.select() == []
     assert [item.detail["error"] for item in ledger.refusals()] == ["AccessDenied"]
@@ -184,7 +185,7 @@ def test_a_client_files_nothing_about_others(as_: As, ledger: Ledger, target: Ta
     [
         lambda client, request_id: client.get(request_id),
         lambda client, request_id: list(client.watch(request_id)),
-        lambda client, request_id: client.cancel(request_id),
+        lambda client, request_id: client.change("cancel", request_id),
         lambda client, request_id: client.report(request_id),
         lambda client, request_id: client.events(request_id),
     ],
@@ -232,7 +233,7 @@ def test_a_client_lists_its_own_requests_only(as_: As) -> None:
     submit(as_("operator"), CLIENT_4)
     client = as_("client")
     assert client.list_requests() == []
-    with pytest.raises(AccessDenied, match="sees its own requests only"):
+    with raises(AccessDenied, "requests-of-others"):
         client.list_requests(client_id="4")
 
 
@@ -241,31 +242,31 @@ def test_a_client_does_not_cancel_what_the_operator_ordered(as_: As, ledger: Led
     ordered = submit(as_("operator"))
     client = as_("client")
     assert client.get(ordered.id).status is Status.RECEIVED
-    with pytest.raises(AccessDenied, match="was filed by 'ada'"):
-        client.cancel(ordered.id)
+    with raises(AccessDenied, "filed-by-another"):
+        client.change("cancel", ordered.id)
     assert ledger.requests.get(ordered.id).status is Status.RECEIVED
 
 
 def test_a_client_does_not_cancel_what_an_operator_of_its_name_filed(
     as_: As, ledger: Ledger, loop: LiveLoop
 ) -> None:
-    """Two certificates with one common name are two callers; a request of before there were roles is nobody's."""
+    """Two certificates with one common name are two callers; a request without a recorded role is neither's."""
     ordered = _filed(ledger, "3", "operator")
-    with pytest.raises(AccessDenied, match="was filed by '3' as operator, not by '3' as client"):
-        as_("client").cancel(ordered)
+    with raises(AccessDenied, "filed-by-another"):
+        as_("client").change("cancel", ordered)
     loop.move(ordered, Status.FAILED)
     older = _filed(ledger, "3", None)
-    with pytest.raises(AccessDenied, match="before the ledger wrote down as what"):
-        as_("client").cancel(older)
+    with raises(AccessDenied, "filed-by-another"):
+        as_("client").change("cancel", older)
 
 
 def test_a_client_cancels_what_its_site_filed(as_: As, ledger: Ledger) -> None:
     """The ServerApp files in a role of its own, which no certificate can have."""
     by_name_only = _filed(ledger, "site of client 3", "operator")
     with pytest.raises(AccessDenied):
-        as_("client").cancel(by_name_only)
-    as_("operator").cancel(by_name_only)
-    assert as_("client").cancel(_filed(ledger, "site of client 3", SITE)).status is Status.CANCELLED
+        as_("client").change("cancel", by_name_only)
+    as_("operator").change("cancel", by_name_only)
+    assert as_("client").change("cancel", _filed(ledger, "site of client 3", SITE)).status is Status.CANCELLED
 
 
 def _filed(ledger: Ledger, submitted_by: str, role: str | None) -> str:
@@ -280,7 +281,7 @@ def _filed(ledger: Ledger, submitted_by: str, role: str | None) -> str:
 
 def test_a_certificate_of_an_unknown_client_learns_no_names(as_: As) -> None:
     """The list of clients, which helps an operator, is not shown."""
-    with pytest.raises(UnknownClient, match="'99', which is not a client of this federation") as caught:
+    with raises(UnknownClient, "certificate-of-no-client") as caught:
         submit(as_("stranger client"), Target(Granularity.CLIENT, "99"))
     assert "Known" not in str(caught.value)
 
@@ -299,7 +300,7 @@ def test_a_client_that_watches_sees_figures_but_no_names(as_: As, loop: LiveLoop
 def test_a_client_does_not_read_what_happened_to_others(as_: As) -> None:
     """The events of all requests are for operators and officers; a client names its own."""
     own, other = submit(as_("client")), submit(as_("operator"), CLIENT_4)
-    with pytest.raises(InvalidRequest, match="events of its own requests"):
+    with raises(InvalidRequest, "events-of-all"):
         as_("client").events()
     assert [item.request_id for item in as_("client").events(own.id)[0]] == [own.id]
     assert {own.id, other.id} <= {item.request_id for item in as_("officer").events()[0]}
@@ -314,19 +315,19 @@ def test_on_loopback_without_tls_the_caller_is_an_operator(
     """For the demo on one machine; refusals there are recorded too."""
     submit(client, Target(Granularity.CLASS, class_label=1))
     with pytest.raises(IllegalMove):
-        client.retry("r-000001")
+        client.change("retry", "r-000001")
     assert [(item.caller, item.role) for item in client.refusals()] == [("local", "operator")]
 
 
 def test_a_name_with_control_characters_is_refused(client: DeletionClient, loop: LiveLoop) -> None:
     """A declared name ends up in terminals."""
-    with pytest.raises(InvalidRequest, match="Malformed name of the caller"):
+    with raises(InvalidRequest, "caller-name"):
         submit(client, submitted_by="a\x1b[2J")
 
 
 def test_a_client_stays_within_the_safe_ranges(as_: As, ledger: Ledger) -> None:
     """A step of 100 destroys everybody's model: refused to a client, recorded, and an operator's to choose."""
-    with pytest.raises(InvalidRequest, match=r"Only an operator may ask .* unlearning_rate = 100"):
+    with pytest.raises(InvalidRequest):
         submit(as_("client"), parameters={"unlearning_rate": 100})
     assert [refusal.caller for refusal in ledger.refusals()] == ["3"]
     assert submit(as_("operator"), parameters={"unlearning_rate": 100}).parameters["unlearning_rate"] == 100
@@ -337,8 +338,8 @@ def test_an_accepted_loss_is_a_number_of_points(as_: As, loop: LiveLoop, points:
     """From 0 to 100; anything else is refused before the retry."""
     request = submit(as_("operator"))
     loop.move(request.id, Status.FAILED, retryable=True)
-    with pytest.raises(InvalidRequest, match="between 0 and 100 points"):
-        as_("operator").retry(request.id, accept_score_loss=points)
+    with raises(InvalidRequest, "accepted-loss"):
+        as_("operator").change("retry", request.id, accept_score_loss=points)
 
 
 def test_who_accepts_a_loss_is_in_the_ledger_by_the_certificate(
@@ -348,6 +349,6 @@ def test_who_accepts_a_loss_is_in_the_ledger_by_the_certificate(
     request = submit(as_("operator"))
     loop.move(request.id, Status.FAILED, retryable=True)
     with pytest.raises(AccessDenied):
-        as_("client").retry(request.id, accept_score_loss=30)
-    as_("operator").retry(request.id, by="somebody else", accept_score_loss=30)
+        as_("client").change("retry", request.id, accept_score_loss=30)
+    as_("operator").change("retry", request.id, by="somebody else", accept_score_loss=30)
     assert ledger.requests.accepted_loss(request.id) == (30.0, "ada")

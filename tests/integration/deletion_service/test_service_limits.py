@@ -5,6 +5,7 @@ import pytest
 from server.ledger import Ledger, LimitExceeded
 from tests.deletion_service import submit
 from tests.integration.deletion_service.conftest import Start
+from tests.raising import raises
 from unlearning.requests import Granularity, Target
 
 
@@ -12,7 +13,7 @@ def test_too_many_calls_are_refused_and_recorded(start: Start, ledger: Ledger) -
     """One call in a hundred seconds, and the second says when to try again."""
     client = start(calls_per_s=0.01).as_("client")
     client.methods()
-    with pytest.raises(LimitExceeded, match=r"Too many calls: '3' may make 0\.01 a second"):
+    with raises(LimitExceeded, "too-many-calls"):
         client.methods()
     assert [(item.caller, item.call) for item in ledger.refusals()] == [("3", "ListMethods")]
 
@@ -21,7 +22,7 @@ def test_a_message_over_the_limit_is_refused_and_recorded(start: Start, ledger: 
     """The sender learns how large it may be; nothing is filed."""
     many = Target(Granularity.SAMPLE, "3", frozenset(f"{number:0>100}" for number in range(150)))
     client = start(max_message_mib=0.01).as_("client")
-    with pytest.raises(LimitExceeded, match=r"at most 10,485 are allowed\. Split"):
+    with raises(LimitExceeded, "message-size"):
         submit(client, many)
     assert client.list_requests() == []
     assert ledger.refusals()[0].detail["status"] == "RESOURCE_EXHAUSTED"
@@ -30,7 +31,7 @@ def test_a_message_over_the_limit_is_refused_and_recorded(start: Start, ledger: 
 def test_a_message_that_grpc_refuses_is_explained_too(start: Start) -> None:
     """Far over the limit the service does not even read it; the error is of the same kind."""
     many = Target(Granularity.SAMPLE, "3", frozenset(f"{number:0>100}" for number in range(1000)))
-    with pytest.raises(LimitExceeded, match="Send less at once"):
+    with raises(LimitExceeded, ""):
         submit(start(max_message_mib=0.01).as_("client"), many)
 
 
@@ -40,10 +41,10 @@ def test_streams_of_one_caller_are_limited(start: Start) -> None:
     request = submit(client)
     story = client.watch(request.id)
     next(story)
-    with pytest.raises(LimitExceeded, match="'3' is watching 1 times already"):
+    with raises(LimitExceeded, "places-of-a-caller"):
         list(client.watch(request.id))
     assert client.get(request.id) == request
-    client.cancel(request.id)
+    client.change("cancel", request.id)
     list(story)
     assert len(list(client.watch(request.id))) == 4
 
@@ -52,7 +53,7 @@ def test_open_requests_of_one_caller_are_limited(start: Start) -> None:
     """Until one is over."""
     operator, other = start(max_open_requests=1).as_("operator"), Target(Granularity.CLIENT, "4")
     first = submit(operator)
-    with pytest.raises(LimitExceeded, match="'ada' has 1 open requests; at most 1"):
+    with pytest.raises(LimitExceeded):
         submit(operator, other)
-    operator.cancel(first.id)
+    operator.change("cancel", first.id)
     assert submit(operator, other).is_open

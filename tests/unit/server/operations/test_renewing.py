@@ -10,9 +10,10 @@ import pytest
 from cryptography import x509
 from typer.testing import CliRunner
 
-from server.api.access import Role, caller_of_certificate
 from server.cli import app
 from server.operations.renewing import VALID, renew
+from server.service.access import caller_of_certificate
+from server.service.calls import Role
 from strategies.installation import run_script
 from unlearning.errors import ConfigurationError
 

@@ -1,0 +1,226 @@
+"""An operator's commands on the hosts themselves: start, supervise, check, back up, restore, renew, tokens."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from server.cli.connection import LedgerUrl, federation_file_of
+from server.cli.listings import show_table
+from server.operations.federation_toml import DEFAULT_PLACE
+from server.operations.flower_control import FlowerControl
+from server.operations.starting import Submission, app_directory
+from server.operations.supervisor import DEFAULT_PAUSE, DEFAULT_POLL_S
+from server.operations.supervisor import supervise as keep_alive
+from server.service.calls import Role
+from server.service.tokens import make_token, remove_tokens
+from server.state_directory.files import SUPERLINK_DATABASE
+from server.state_directory.ledger_address import asked_ledger, ledger_of_environment
+from strategies.installation import CONFIG_DIR, STATE_ROOT
+from unlearning.errors import DeploymentError
+from unlearning.runtime.growing_pause import GrowingPause
+
+StateDir = Annotated[Path, typer.Option(help="The server's state directory.")]
+
+
+def check(
+    ctx: typer.Context,
+    config_dir: Annotated[Path, typer.Option(help="Where certificates, keys and secrets are.")] = CONFIG_DIR,
+    state_dir: Annotated[Path, typer.Option(help="The host's state directory.")] = STATE_ROOT / "state",
+    ledger: LedgerUrl = "",
+    superlink_database: Annotated[
+        Path, typer.Option(help="The SuperLink's database, on a server host.")
+    ] = SUPERLINK_DATABASE,
+    client: Annotated[bool, typer.Option("--client", help="This is a client's host.")] = False,
+    server_address: Annotated[
+        str,
+        typer.Option(envvar="FEDERATION_SERVER", help="On a client's host: the server, which must answer."),
+    ] = "",
+    from_outside: Annotated[
+        str, typer.Option(help="Check instead, from another host, what of this server host can be reached.")
+    ] = "",
+) -> None:
+    """Inspect this host's installation: name what is wrong and how to mend it; exit code 1 for a problem."""
+    from server.operations.checklist import Installation, Level, check_from_outside, inspect_installation
+
+    installation = Installation(
+        config_dir=config_dir,
+        state_dir=state_dir,
+        ledger_url=ledger or ledger_of_environment(),
+        superlink_database=superlink_database,
+        is_server=not client,
+        server_address=server_address if client else "",
+        federation_file=ctx.obj.federation_file,
+    )
+    found = list(
+        check_from_outside(from_outside)
+        if from_outside
+        else inspect_installation(installation, now=datetime.now(UTC))
+    )
+    for finding in found:
+        typer.echo(f"{finding.level:8} {finding.what}")
+        if finding.mend:
+            typer.echo(f"         {finding.mend}")
+    problems = sum(finding.level is Level.PROBLEM for finding in found)
+    typer.echo(f"{len(found)} findings, {problems} of them problems.")
+    if problems:
+        raise typer.Exit(1)
+
+
+def erase_residue(
+    state_dir: StateDir,
+    superlink_database: Annotated[Path, typer.Option(help="The SuperLink's database.")] = SUPERLINK_DATABASE,
+    ledger: LedgerUrl = "",
+) -> None:
+    """Erase what the SuperLink keeps of messages that are over; after a deletion the supervisor does it by itself."""
+    from server.ledger import Ledger
+    from server.operations.superlink_residue import erase_after_deletions
+
+    opened = Ledger.open(asked_ledger(ledger, state_dir))
+    try:
+        erase_after_deletions(superlink_database, state_dir, opened, always=True)
+    finally:
+        opened.close()
+    typer.echo(f"Erased what {superlink_database} kept of messages that are over.")
+
+
+def backup(
+    directory: Annotated[Path, typer.Argument(help="A new directory for this backup.")],
+    state_dir: StateDir,
+    ledger: LedgerUrl = "",
+) -> None:
+    """Back up ledger, newest checkpoint and reports, while everything runs."""
+    # Imported here because checkpoints know the methods and so need PyTorch; other commands do not.
+    from server.operations.backup import back_up
+
+    made = back_up(
+        directory, state_dir=state_dir, ledger_url=asked_ledger(ledger, state_dir), now=datetime.now(UTC)
+    )
+    typer.echo(f"{directory}: {len(made.sha256)} files, ledger up to event {made.event_sequence}.")
+    typer.echo("It holds what is forgotten after this moment: erase it when a later deletion is completed.")
+
+
+def restore(
+    directory: Annotated[Path, typer.Argument(help="A directory that `backup` has written.")],
+    state_dir: StateDir,
+    ledger: LedgerUrl = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Restore although deletions made since will be undone.")
+    ] = False,
+) -> None:
+    """Put a backup in the place of the federation's state; stop ServerApp, service and supervisor before."""
+    from server.operations.restore import broken_off_restore
+    from server.operations.restore import restore as put_back
+
+    if broken_off_restore(state_dir) is not None:
+        typer.echo(
+            "An earlier restore was broken off; it is finished now. Give the command again for another backup."
+        )
+    done = put_back(
+        directory,
+        state_dir=state_dir,
+        ledger_url=asked_ledger(ledger, state_dir),
+        now=datetime.now(UTC),
+        force=force,
+    )
+    typer.echo(f"Restored the backup of {done.made_at}, event {done.event_sequence}.")
+    if (aside := state_dir.expanduser() / done.aside).is_dir():
+        typer.echo(f"What was there before is in {aside}; erase it when all is well.")
+    if not done.compared:
+        typer.echo(
+            "There was no ledger here to compare with: deletions that were carried out after the backup are not "
+            "known and would have to be filed again."
+        )
+    for line in done.undone:
+        typer.echo(f"UNDONE: {line}")
+    if done.undone:
+        typer.echo("The model may again hold this data. File these deletions again now.")
+
+
+def renew_command(
+    certificate: Annotated[
+        list[Path] | None, typer.Argument(help="The certificates, .pem; default: the server's.")
+    ] = None,
+    authority: Annotated[
+        Path, typer.Option(help="The directory with the authority's ca.crt and ca.key.")
+    ] = CONFIG_DIR / "certificates",
+    address: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A name or address under which clients reach the host, in place of those in the certificate; "
+            "may be repeated."
+        ),
+    ] = None,
+) -> None:
+    """Make certificates again with the same names, roles and keys, valid from now on."""
+    from server.operations.renewing import renew, uses
+
+    for path in certificate or [authority / "server.pem"]:
+        new = renew(path, authority, addresses=address or (), now=datetime.now(UTC))
+        typer.echo(f"{path} is valid until {new.not_valid_after_utc:%Y-%m-%d}. {uses(new)}")
+
+
+def http_token(
+    file: Annotated[Path, typer.Argument(help="The file of tokens, for `serve --http-tokens`.")],
+    name: Annotated[str, typer.Argument(help="Who calls; with the role client, the client's id.")],
+    role: Annotated[Role, typer.Option(help="What it may do, as a certificate's role.")] = Role.CLIENT,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove this caller's tokens instead.")] = False,
+    remove_older: Annotated[
+        bool, typer.Option("--remove-older", help="Remove this caller's tokens but the newest instead.")
+    ] = False,
+) -> None:
+    """Make a token for a caller over HTTP and print it; the file keeps its hash. A caller may have two."""
+    if remove or remove_older:
+        count = remove_tokens(file, name, role, keep=0 if remove else 1)
+        typer.echo(f"{count} token(s) of {name} as {role} removed; a running service has noticed.")
+        return
+    token = make_token(file, name, role, datetime.now(UTC))
+    typer.echo(f"The token of {name} as {role}, shown this once:", err=True)
+    typer.echo(token)
+
+
+def start(
+    ctx: typer.Context,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be submitted and what is missing for it.")
+    ] = False,
+) -> None:
+    """Submit the run of federation.toml; where the supervisor runs, it does this by itself."""
+    file = federation_file_of(ctx)
+    submission = Submission(file, FlowerControl(app_directory(file), file.superlink))
+    if dry_run:
+        _show(submission)
+        return
+    typer.echo(f"Run {submission.start()} is submitted. `flower-unlearn clients` shows who is here.")
+
+
+def supervise(
+    ctx: typer.Context,
+    delay_s: Annotated[
+        float, typer.Option(min=0, help="Wait after a first failure, seconds.")
+    ] = DEFAULT_PAUSE.first_s,
+    longest_delay_s: Annotated[
+        float, typer.Option(min=0, help="The longest wait, seconds.")
+    ] = DEFAULT_PAUSE.longest_s,
+    poll_s: Annotated[float, typer.Option(min=0.1, help="Time between looks, seconds.")] = DEFAULT_POLL_S,
+) -> None:
+    """Submit the run of federation.toml, and again whenever it ends in failure; runs until SIGTERM or Ctrl-C."""
+    path = ctx.obj.federation_file or DEFAULT_PLACE
+    keep_alive(path, pause=GrowingPause(first_s=delay_s, longest_s=longest_delay_s), poll_s=poll_s)
+
+
+def _show(submission: Submission) -> None:
+    """Print what would be submitted, and what is missing; exit code 1 where something is."""
+    try:
+        registered = submission.control.count_registered()
+    except DeploymentError:
+        registered = 0
+    settings = submission.settings(registered)
+    show_table(("setting", "value"), [(name, str(value)) for name, value in settings.items()])
+    missing = submission.missing()
+    for sentence in missing:
+        typer.echo(f"missing  {sentence}")
+    if missing:
+        raise typer.Exit(1)
+    typer.echo("Nothing is missing.")

@@ -1,0 +1,251 @@
+"""The commands about deletion requests: file, follow and list them, fetch reports. The verbs are in verbs.py."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import uuid4
+
+import typer
+from rich.console import Console
+
+from server.cli.connection import AsJson, RequestId, connection_of, options_of, user_name
+from server.cli.listings import show_table
+from server.cli.verbs import deadline_lines, due_cell, echo_lines
+from server.ledger import Event
+from server.service.client import DeletionClient
+from server.service.narrator import GOING_ON, Narrator
+from server.service.statuses import ServiceUnavailable
+from unlearning.errors import InvalidRequest, RequestError
+from unlearning.gdpr import Particulars, today
+from unlearning.methods import DEFAULT_METHOD
+from unlearning.requests import DeletionRequest, Granularity, Status, Target, parse_sample_ids
+from unlearning.runtime.command_output import is_read
+from unlearning.runtime.durable_files import write_atomically
+from unlearning.runtime.json_codec import to_plain
+
+
+@options_of("particulars", Particulars, Particulars.from_texts)
+def request(
+    ctx: typer.Context,
+    client: Annotated[
+        list[str] | None, typer.Option(help="A client to forget; repeat it for one request each.")
+    ] = None,
+    samples: Annotated[
+        Path | None, typer.Option(help="Forget only these samples of the client: a file, one id a line.")
+    ] = None,
+    class_label: Annotated[
+        int | None, typer.Option("--class", help="Forget this class on every client.")
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help="The unlearning method; `methods` lists them.")
+    ] = DEFAULT_METHOD,
+    parameter: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A parameter of the method.")
+    ] = None,
+    key: Annotated[
+        str, typer.Option(help="Idempotency key: the same request with the same key is filed once.")
+    ] = "",
+    *,
+    particulars: Particulars,
+    wait: Annotated[bool, typer.Option("--wait", help="Show progress until the request has ended.")] = False,
+) -> None:
+    """File a deletion request; it is durable when this command returns."""
+    targets = targets_of(client or [], samples, class_label)
+    parameters = dict(_parameter(text) for text in parameter or [])
+    key = key or str(uuid4())
+    filed: list[DeletionRequest] = []
+    refused = 0
+    with connection_of(ctx).client() as service:
+        for target in targets:
+            try:
+                done = service.submit(
+                    target,
+                    method=method,
+                    parameters=parameters,
+                    submitted_by=user_name(),
+                    # one key for the command, so that running it again files nothing twice
+                    idempotency_key=key if len(targets) == 1 else f"{key}/{target.client_id}",
+                    particulars=particulars,
+                )
+            except RequestError as exc:
+                refused += 1
+                typer.echo(f"Refused: {exc}", err=True)
+            except ServiceUnavailable as exc:
+                raise ServiceUnavailable(
+                    f"{exc} With --key {key} the command can be run again without filing anything twice."
+                ) from exc
+            else:
+                filed.append(done)
+                typer.echo(f"{done.id}  {done.status}  forget {target.describe()} with {done.method}")
+        over = [follow(service, done.id) for done in filed] if wait else []
+    if refused:
+        raise typer.Exit(2)
+    if any(done.status is not Status.COMPLETED for done in over):
+        raise typer.Exit(1)
+
+
+def status(ctx: typer.Context, request_id: RequestId, as_json: AsJson = False) -> None:
+    """Show the state of a request."""
+    with connection_of(ctx).client() as service:
+        found = service.get(request_id)
+    if as_json:
+        typer.echo(json.dumps(_request_json(found), indent=2))
+        return
+    echo_lines(_request_lines(found))
+
+
+def list_requests(
+    ctx: typer.Context,
+    only: Annotated[
+        list[Status] | None, typer.Option("--status", help="Only requests of this status.")
+    ] = None,
+    client: Annotated[str, typer.Option(help="Only requests about this client.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """List the requests in order of arrival."""
+    with connection_of(ctx).client() as service:
+        found = service.list_requests(statuses=only or (), client_id=client)
+    if as_json:
+        typer.echo(json.dumps([_request_json(item) for item in found], indent=2))
+        return
+    rows = [
+        (
+            item.id,
+            item.target.describe(),
+            item.method,
+            item.status,
+            f"{item.created_at:%Y-%m-%d %H:%M}",
+            due_cell(item),
+            item.reason or item.refusal_reason,
+        )
+        for item in found
+    ]
+    show_table(("id", "forget", "method", "status", "filed (UTC)", "due", "reason"), rows, "No requests.")
+
+
+def report(
+    ctx: typer.Context,
+    request_id: RequestId,
+    output: Annotated[Path, typer.Option(help="Directory to write the report to.")] = Path(),
+) -> None:
+    """Fetch the report and the certificate of a completed request, and its timestamp where it has one."""
+    with connection_of(ctx).client() as service:
+        found = service.report(request_id)
+    files = {
+        "report.json": found.json,
+        "report.html": found.html,
+        "certificate.json": found.certificate,
+        "certificate.tsr": found.timestamp,
+    }
+    for name, content in files.items():
+        if content:
+            stem, suffix = name.split(".")
+            path = output / f"{stem}-{request_id}.{suffix}"
+            write_atomically(path, content)
+            typer.echo(str(path))
+
+
+def targets_of(clients: Sequence[str], samples: Path | None, class_label: int | None) -> list[Target]:
+    """Return what the options name: clients, samples of one client, or a class.
+
+    Raises:
+        InvalidRequest: they name nothing, or do not go together.
+    """
+    if class_label is not None:
+        if clients or samples is not None:
+            raise InvalidRequest("--class concerns every client; leave --client and --samples out.")
+        return [Target(Granularity.CLASS, class_label=class_label)]
+    if not clients:
+        raise InvalidRequest("Say what to forget: --client ID, --client ID --samples FILE, or --class LABEL.")
+    if samples is None:
+        return [Target(Granularity.CLIENT, client_id) for client_id in dict.fromkeys(clients)]
+    if len(clients) > 1:
+        raise InvalidRequest("--samples names the samples of one client; give one --client.")
+    try:
+        ids = parse_sample_ids(samples.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError) as exc:
+        raise InvalidRequest(f"--samples {str(samples)!r} cannot be read as text: {exc}") from exc
+    except InvalidRequest as exc:
+        raise InvalidRequest(f"{samples}: {exc}") from exc
+    return [Target(Granularity.SAMPLE, clients[0], ids)]
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise InvalidRequest(f"--parameter takes NAME=VALUE, got {text!r}.")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value  # a bare word
+
+
+def _request_json(request: DeletionRequest) -> dict[str, Any]:
+    plain = {**to_plain(request), "days_left": request.days_left(today())}
+    plain |= {name: getattr(request, name).isoformat() for name in ("created_at", "updated_at")}
+    del plain["submitted_role"]  # which this form has never had
+    return plain
+
+
+def _request_lines(request: DeletionRequest) -> Iterator[tuple[str, str]]:
+    yield "request", request.id
+    yield "forget", request.target.describe()
+    yield "status", str(request.status)
+    if request.reason:
+        yield "reason", request.reason
+    if request.status is Status.FAILED:
+        yield "retry", f"flower-unlearn retry {request.id}" if request.retryable else "would not help"
+    yield from deadline_lines(request)
+    yield "method", request.method
+    yield "parameters", ", ".join(f"{name}={value}" for name, value in request.parameters.items()) or "–"
+    if request.attempts:
+        yield "attempts", str(request.attempts)
+    yield "filed by", request.submitted_by
+    yield "filed at", f"{request.created_at:%Y-%m-%d %H:%M:%S} UTC"
+    yield "changed at", f"{request.updated_at:%Y-%m-%d %H:%M:%S} UTC"
+    yield "key", request.idempotency_key
+
+
+def watch(ctx: typer.Context, request_id: RequestId) -> None:
+    """Follow a request until it has ended; exit code 0 if it was completed."""
+    with connection_of(ctx).client() as service:
+        over = follow(service, request_id)
+    if over.status is not Status.COMPLETED:
+        raise typer.Exit(1)
+
+
+def follow(service: DeletionClient, request_id: str, console: Console | None = None) -> DeletionRequest:
+    """Print the states of a request until it has ended, and return it then; end where the output has no reader."""
+    console = console or Console(highlight=False)
+    narrator = Narrator(console)
+    request: DeletionRequest | None = None
+    status = Status.RECEIVED
+    if waiting := service.clients().waiting:
+        narrator.say(waiting)
+    with narrator.show_progress():
+        for item in service.watch(request_id):
+            if isinstance(item, DeletionRequest):
+                request, status = item, item.status
+            else:
+                narrator.tell(item)
+                status = (item.to_status if isinstance(item, Event) else None) or status
+            if not is_read():
+                raise typer.Exit(1)
+            if console.is_terminal and request is not None:
+                going_on = GOING_ON.get(status, "in the queue, while training goes on")
+                narrator.now(
+                    f"{request.id}, forget {request.target.describe()} with {request.method}: {going_on}"
+                )
+    assert request is not None, "the stream begins and ends with the request"
+    console.print(_outcome(request), markup=False, soft_wrap=True)
+    return request
+
+
+def _outcome(request: DeletionRequest) -> str:
+    head = f"{request.id} is {request.status}"
+    if request.status is Status.COMPLETED:
+        return f"{head}. Its report: flower-unlearn report {request.id}"
+    again = f" Try again: flower-unlearn retry {request.id}" if request.retryable else ""
+    reason = request.reason or request.refusal_reason
+    return f"{head}{f': {reason}' if reason else ''}.{again}"

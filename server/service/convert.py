@@ -1,0 +1,196 @@
+"""Between dataclasses and the messages of deletion.proto, both ways, by the names of their fields.
+
+| dataclass   | message                                                                       |
+|-------------|-------------------------------------------------------------------------------|
+| None        | left out; where the message cannot leave it out, an empty text                |
+| a day       | text, YYYY-MM-DD                                                              |
+| a mapping   | NAME_json, a JSON object as text                                              |
+| a dataclass | a message; without a field of its name, its fields are those of the outer one |
+
+An answer with a single field is the value of that field.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from datetime import UTC, date, datetime
+from enum import StrEnum
+from functools import cache
+from types import NoneType
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
+
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from unlearning.errors import InvalidRequest
+from unlearning.gdpr import parse_day
+from unlearning.runtime.json_codec import to_plain
+from unlearning.untrusted import as_line
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_Sent = TypeVar("_Sent", bound=Message)
+_Read = TypeVar("_Read", bound="DataclassInstance")
+
+
+def to_message(kind: type[_Sent], value: Any) -> _Sent:
+    """Return the message of this kind that says what the value does."""
+    message = kind()
+    [only, *more] = message.DESCRIPTOR.fields
+    if more:
+        _fill(message, value)
+    else:
+        _set(message, only.name.removesuffix("_json"), value)
+    return message
+
+
+def from_message(kind: type[_Read], message: Message, **given: Any) -> _Read:
+    """Return the dataclass of this kind that the message says. given: values of fields, in place of the message's.
+
+    Raises:
+        InvalidRequest: a value is not of its field's type, or the dataclass refuses it.
+    """
+    known, hints = message.DESCRIPTOR.fields_by_name, _hints(kind)
+    values = dict(given)
+    for item in fields(kind):
+        hint = hints[item.name]
+        if item.name in values:
+            continue
+        if f"{item.name}_json" in known:
+            values[item.name] = parse_object(item.name, getattr(message, f"{item.name}_json"))
+        elif item.name in known:
+            if known[item.name].has_presence and not message.HasField(item.name):
+                if not _is_required(item):
+                    continue
+                if NoneType in get_args(hint):
+                    values[item.name] = None
+                    continue
+            values[item.name] = _value(item.name, hint, getattr(message, item.name))
+        elif is_dataclass(hint):
+            inner: Any = hint
+            values[item.name] = from_message(inner, message)
+    return kind(**values)
+
+
+def arguments_of(message: Message) -> dict[str, Any]:
+    """Return the fields of a message by their names, without those that are absent."""
+    return {
+        field.name: tuple(value) if field.is_repeated else value
+        for field in message.DESCRIPTOR.fields
+        if not field.has_presence or message.HasField(field.name)
+        for value in [getattr(message, field.name)]
+    }
+
+
+def parse_object(name: str, text: str) -> Mapping[str, Any]:
+    """Return a JSON object from the wire; an empty text is an empty one.
+
+    Raises:
+        InvalidRequest: it is not a JSON object.
+    """
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError) as exc:
+        raise InvalidRequest(f"The {name} are not JSON: {exc}.", code="not-json", field=name) from exc
+    if not isinstance(value, dict):
+        raise InvalidRequest(
+            f"The {name} must be a JSON object, got {type(value).__name__}.", code="not-json", field=name
+        )
+    return value
+
+
+def _fill(message: Message, value: Any) -> None:
+    known = message.DESCRIPTOR.fields_by_name
+    for item in fields(value):
+        found = getattr(value, item.name)
+        if item.name in known or f"{item.name}_json" in known:
+            _set(message, item.name, found)
+        elif is_dataclass(found):
+            _fill(message, found)
+
+
+def _set(message: Message, name: str, value: Any) -> None:
+    if value is None:
+        return
+    if f"{name}_json" in message.DESCRIPTOR.fields_by_name:
+        plain = to_plain(value) if is_dataclass(value) else dict(value)
+        setattr(message, f"{name}_json", json.dumps(plain))
+    elif isinstance(value, datetime):
+        getattr(message, name).FromDatetime(value)
+    elif isinstance(value, date):
+        setattr(message, name, value.isoformat())
+    elif is_dataclass(value):
+        _fill(getattr(message, name), value)
+    elif isinstance(value, tuple | list | set | frozenset):
+        _extend(getattr(message, name), sorted(value) if isinstance(value, set | frozenset) else value)
+    else:
+        setattr(message, name, value)
+
+
+def _extend(repeated: Any, values: Any) -> None:
+    for value in values:
+        if is_dataclass(value):
+            _fill(repeated.add(), value)
+        else:
+            repeated.append(value)
+
+
+def _value(name: str, hint: Any, raw: Any) -> Any:
+    """Return what a field of this type holds, from what the message's field does."""
+    kinds = (
+        [kind for kind in get_args(hint) if kind is not NoneType] if NoneType in get_args(hint) else [hint]
+    )
+    kind = kinds[0]
+    if raw == "" and kind is not hint:
+        return None
+    if isinstance(raw, Timestamp):
+        return raw.ToDatetime(tzinfo=UTC)
+    if isinstance(raw, Message):
+        return from_message(kind, raw)
+    if kind is date:
+        return parse_day(name, raw)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return parse_choice(kind, name, raw)
+    origin = get_origin(kind)
+    if origin in (tuple, frozenset):
+        return _several(name, origin, get_args(kind)[0], raw)
+    return raw
+
+
+def parse_choice(kind: type[StrEnum], name: str, raw: str) -> StrEnum:
+    """Return the member of an enumeration that a text names.
+
+    Raises:
+        InvalidRequest: it names none.
+    """
+    try:
+        return kind(raw)
+    except ValueError:
+        raise InvalidRequest(
+            f"Unknown {name} {as_line(raw, 40)!r}; it is one of: {', '.join(kind)}.",
+            code="unknown-choice",
+            field=name,
+        ) from None
+
+
+def _several(name: str, origin: type, kind: Any, raw: Any) -> Any:
+    is_nested = is_dataclass(kind)
+    values = [from_message(kind, one) for one in raw] if is_nested else list(raw)
+    found = origin(values)
+    if len(found) != len(values):
+        raise InvalidRequest(
+            f"The list of {name.replace('_', ' ')} has {len(values) - len(found):,} repetition(s); name each once.",
+            code="repeated",
+            field=name,
+        )
+    return found
+
+
+def _is_required(item: Field[Any]) -> bool:
+    return item.default is MISSING and item.default_factory is MISSING
+
+
+@cache
+def _hints(kind: type) -> Mapping[str, Any]:
+    return get_type_hints(kind)

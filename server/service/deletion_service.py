@@ -1,0 +1,267 @@
+"""What the deletion service answers to each call of `server.service.calls`: admission and ledger, by the caller's role.
+
+Every call has passed the checks (call_checks.py) and runs in one of its caller's threads; errors are raised. The two
+that stream are in watching.py and uploads.py. gRPC's messages are not known here: convert.py reads and writes them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from server.ledger import LEFT_OUT, SITE_PROBLEMS, WAITING, Ledger, NewRequest, Refusal, RoundRecord
+from server.requests.admission import admit, check_admissible
+from server.requests.plan_data import Measured, Plan
+from server.requests.planning import past_deletions, plan
+from server.service import access
+from server.service.access import Caller
+from server.service.calls import (
+    CALLS,
+    VERBS,
+    ClientStatus,
+    EventPage,
+    FederationClients,
+    LedgerCheck,
+    MethodDescription,
+    Report,
+)
+from server.service.convert import parse_choice
+from server.service.limits import Limits
+from server.service.statuses import AccessDenied
+from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, UnknownClient
+from unlearning.gdpr import Amendment
+from unlearning.methods.method import Method
+from unlearning.methods.registry import METHODS
+from unlearning.requests import DeletionRequest, Status, Target
+
+_PAGE = 1000
+_WITHOUT_RESULT = (Status.FAILED, Status.CANCELLED, Status.REFUSED)
+
+
+def utc_now() -> datetime:
+    """Return the current time."""
+    return datetime.now(UTC)
+
+
+class DeletionService:
+    """The calls over one ledger and one folder of reports."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        reports_dir: Path,
+        *,
+        limits: Limits,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._ledger = ledger
+        self._reports_dir = reports_dir
+        self._limits = limits
+        self._clock = clock
+
+    def step_of(self, call: str) -> Callable[..., Any]:
+        """Return what answers a call: it takes the caller and the fields of the call's message."""
+        step = CALLS[call].step
+        return partial(self.change, step) if step in VERBS else getattr(self, step)
+
+    def submit(self, caller: Caller, new: NewRequest) -> DeletionRequest:
+        """Admit a request and return it once it is durable; one sent again is answered as long as it can succeed.
+
+        Raises:
+            ConflictingRequest: the key belongs to a request of this caller that failed or was withdrawn, too.
+        """
+        access.check_may_file(caller, new.target)
+        new = replace(
+            new,
+            submitted_by=caller.submitter_name(new.submitted_by),
+            submitted_role=caller.role and str(caller.role),
+        )
+        try:
+            filed = admit(
+                self._ledger,
+                new,
+                now=self._clock(),
+                by_operator=caller.is_operator,
+                allowance=self._limits.allowance(caller),
+            )
+        except UnknownClient as exc:
+            if not caller.is_client:
+                raise
+            # Without the list of the others.
+            raise UnknownClient(
+                f"Your certificate is for {caller.name!r}, which is not a client of this federation. "
+                "Ask the operator under which name your site is registered.",
+                code="certificate-of-no-client",
+                name=caller.name,
+            ) from exc
+        if filed.status in _WITHOUT_RESULT:
+            raise ConflictingRequest(
+                f"You filed request {filed.id} under this key; it is {filed.status}. To file it again, use a new key.",
+                code="key-of-an-ended-request",
+                request=filed.id,
+            )
+        return filed
+
+    def get(self, caller: Caller, request_id: str) -> DeletionRequest:
+        """Return the request with this id, where the caller may see it."""
+        access.check_may_see(caller, self._ledger, request_id)
+        return self._ledger.requests.get(request_id)
+
+    def list_requests(
+        self, caller: Caller, *, statuses: Sequence[str], client_id: str, after: int
+    ) -> list[DeletionRequest]:
+        """Return the requests of some statuses and of one client, or all; a client gets those about itself."""
+        client_id = client_id or (caller.name if caller.is_client else "")
+        if not client_id.isprintable():
+            raise InvalidRequest(f"Malformed client id {client_id[:40]!r}: it has control characters.")
+        if caller.is_client and client_id != caller.name:
+            raise AccessDenied(
+                f"A client sees its own requests only: {caller.name!r} requested those of {client_id[:40]!r}. "
+                "Leave the client out.",
+                code="requests-of-others",
+            )
+        if after < 0:
+            raise InvalidRequest(f"The list begins after a request's number, got {after}.")
+        return self._ledger.requests.select(
+            statuses=[Status(parse_choice(Status, "status", name)) for name in statuses] or None,
+            client_id=client_id or None,
+            after=after,
+            limit=_PAGE,
+        )
+
+    def change(
+        self, verb: str, caller: Caller, *, request_id: str, by: str, **values: Any
+    ) -> DeletionRequest:
+        """Do what a verb of the table says to a request; the ledger's method of its name does it."""
+        checks = {"cancel": self._check_cancel, "retry": self._check_retry}
+        if verb in checks:
+            checks[verb](caller, request_id)
+        given = VERBS[verb].check(values)
+        if verb == "amend":
+            given = {"what": Amendment(**given)}
+        step: Callable[..., DeletionRequest] = getattr(self._ledger.decisions, verb)
+        return step(request_id, by=caller.submitter_name(by), now=self._clock(), **given)
+
+    def report(self, caller: Caller, request_id: str) -> Report:
+        """Return the report of a request, as JSON and as a page, its certificate and that one's timestamp."""
+        known = self.get(caller, request_id)
+        folder = self._reports_dir / known.id
+        try:
+            report = (folder / "report.json").read_bytes()
+        except FileNotFoundError:
+            raise IllegalMove(_why_no_report(known), code="no-report", status=known.status) from None
+        page, certificate, timestamp = (
+            path.read_bytes() if path.exists() else b""
+            for path in (folder / name for name in ("report.html", "certificate.json", "certificate.tsr"))
+        )
+        return Report(report, page, certificate, timestamp)
+
+    def clients(self, _: Caller) -> FederationClients:
+        """Return every client that ever took part, and how much of it was forgotten."""
+        forgotten, samples = self._ledger.forgotten_clients(), self._ledger.num_forgotten_samples()
+        statuses = [
+            ClientStatus(
+                client,
+                forgotten=client.client_id in forgotten,
+                num_forgotten_samples=samples.get(client.client_id, 0),
+            )
+            for client in self._ledger.clients()
+        ]
+        return FederationClients(tuple(statuses), waiting="\n".join(_what_to_know(self._ledger)))
+
+    def methods(self, _: Caller) -> list[MethodDescription]:
+        """Return every method and what it states about itself."""
+        past = past_deletions(self._ledger)
+        return [describe(method, past.get(name)) for name, method in METHODS.items()]
+
+    def plan(self, caller: Caller, target: Target) -> Plan:
+        """Return what serving a target would take, by every method."""
+        access.check_may_file(caller, target)
+        return plan(self._ledger, target)
+
+    def refusals(self, _: Caller, *, after: int, limit: int, caller: str) -> list[Refusal]:
+        """Return the newest refusals after a sequence number, in order; caller: only those of this one."""
+        if not caller.isprintable() or limit < 0:
+            raise InvalidRequest("Malformed question: the caller is a name, the limit is 0 or more.")
+        limit = min(limit or _PAGE, _PAGE)
+        return self._ledger.refusals(after=after, limit=limit, caller=caller or None)
+
+    def verify_ledger(self, _: Caller, sequence: int) -> LedgerCheck:
+        """Check the events' chain and all rows that it commits to, and return the hash of one event."""
+        head_sequence, head_hash = self._ledger.events.head()
+        problem = self._ledger.events.verify()
+        first_broken = self._ledger.events.verify_chain() if problem else None
+        return LedgerCheck(
+            first_broken, head_sequence, head_hash, self._ledger.events.hash_of(sequence) or "", problem or ""
+        )
+
+    def events(self, caller: Caller, *, request_id: str, after: int) -> EventPage:
+        """Return events after a sequence number, in order: of one request, or of all."""
+        if request_id:
+            access.check_may_see(caller, self._ledger, request_id)
+        elif caller.is_client:
+            raise InvalidRequest(
+                "Name the request; a client sees the events of its own requests.", code="events-of-all"
+            )
+        newest, _ = self._ledger.events.newest()
+        return EventPage(
+            tuple(self._ledger.events.page(request_id or None, after=after, limit=_PAGE)), newest
+        )
+
+    def rounds(self, caller: Caller, *, after: int, limit: int) -> list[RoundRecord]:
+        """Return the newest rounds after a sequence number, in order; a client gets their figures, no names."""
+        if limit < 0:
+            raise InvalidRequest(f"The limit is 0 or more, got {limit}.")
+        _, newest = self._ledger.events.newest()
+        found = self._ledger.rounds(after=max(after, newest - min(limit or _PAGE, _PAGE)), limit=_PAGE)
+        if caller.is_client:
+            own = frozenset(item.id for item in self._ledger.requests.select(client_id=caller.name))
+            found = [access.figures_of(record, own) for record in found]
+        return found
+
+    def _check_cancel(self, caller: Caller, request_id: str) -> None:
+        access.check_may_cancel(caller, self.get(caller, request_id))
+
+    def _check_retry(self, _: Caller, request_id: str) -> None:
+        """Refuse to retry a failed request that could not be filed today."""
+        known = self._ledger.requests.get(request_id)
+        if known.status is Status.FAILED:
+            target = self._ledger.requests.target_of(known) if known.retryable else known.target
+            check_admissible(self._ledger, target, method=known.method, parameters=known.parameters)
+
+
+def describe(method: Method, past: Measured | None = None) -> MethodDescription:
+    """Return what a method states of itself, and the medians of `past` deletions by it."""
+    info = method.info
+    return MethodDescription(
+        name=info.name,
+        title=info.title,
+        source=info.source,
+        granularities=tuple(sorted(info.granularities)),
+        several_at_once=info.several_at_once,
+        needs=tuple(sorted(info.needs)),
+        remark=info.remark,
+        parameters=method.Parameters.model_json_schema().get("properties", {}),
+        keeps=info.preparation.keeps if info.preparation is not None else "",
+        measured=asdict(past) if past is not None else {},
+    )
+
+
+def _why_no_report(request: DeletionRequest) -> str:
+    if request.status in _WITHOUT_RESULT:
+        return f"Request {request.id} is {request.status}; only a completed request has a report."
+    if request.status is Status.COMPLETED:
+        return f"Request {request.id} is completed, but its report is not in the service's state directory."
+    return f"Request {request.id} is {request.status}; its report comes with its completion."
+
+
+def _what_to_know(ledger: Ledger) -> Iterator[str]:
+    """Say whom the run waits for, what is wrong with the set-up of which site, and who is left out of rounds."""
+    facts = ledger.facts()
+    if waiting := facts.get(WAITING):
+        yield str(waiting)
+    for fact in (SITE_PROBLEMS, LEFT_OUT):
+        for client, problem in sorted(dict(facts.get(fact) or {}).items()):
+            yield f"Client {client}: {problem}"

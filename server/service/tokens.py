@@ -1,0 +1,186 @@
+"""Bearer tokens: who calls over HTTP, in the place of a certificate.
+
+    {"tokens": [{"name": "hospital-0", "role": "client", "sha256": HEX, "made_at": TIME}]}
+
+The file is the operator's, mode 600. It has the tokens' hashes only; they are 256 random bits, so a plain SHA-256 hides
+them. A change of the file counts from the next call on. Each change is made under a lock, `.FILE.lock` beside it.
+"""
+
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from logging import getLogger
+from pathlib import Path
+
+from server.service.access import Caller, is_name
+from server.service.calls import Role
+from unlearning.errors import ConfigurationError
+from unlearning.runtime.durable_files import OTHERS, file_lock, write_atomically
+from unlearning.runtime.json_codec import from_plain
+from unlearning.untrusted import as_line
+
+_log = getLogger(__name__)
+
+MAX_TOKENS = 2
+"""Of one caller: one is in use while the other takes its place."""
+_PREFIX = "fu_"  # by which scanners for secrets find one that was published
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """What is known of a token: whose it is, in which role, its SHA-256 and when it was made (ISO 8601)."""
+
+    name: str
+    role: str
+    sha256: str
+    made_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFile:
+    """All tokens of a file."""
+
+    tokens: tuple[Token, ...] = ()
+
+
+def make_token(path: Path, name: str, role: Role, now: datetime) -> str:
+    """Add a new token for this caller to the file, which is made where there is none; return the token.
+
+    Raises:
+        ConfigurationError: the name is malformed, the caller has two tokens, or the file holds something else.
+        OSError: it cannot be written.
+    """
+    if not is_name(name):
+        raise ConfigurationError([f"name: {name[:40]!r} is no name: 1 to 200 printable characters."])
+    token = _PREFIX + secrets.token_urlsafe(32)
+    made = Token(name=name, role=str(role), sha256=_digest(token), made_at=now.isoformat(timespec="seconds"))
+    with _lock(path):
+        before = read_tokens(path) if path.exists() else ()
+        if len(_tokens_of(before, name, role)) >= MAX_TOKENS:
+            raise ConfigurationError(
+                [
+                    f"http-token: {name} has {MAX_TOKENS} tokens as {role} already. `--remove-older` removes all "
+                    "but the newest, `--remove` all."
+                ]
+            )
+        _write(path, (*before, made))
+    return token
+
+
+def remove_tokens(path: Path, name: str, role: Role, *, keep: int = 0) -> int:
+    """Remove all tokens of this caller from the file but the `keep` newest; return how many were removed.
+
+    Raises:
+        ConfigurationError: the file cannot be read or holds something else.
+        OSError: it cannot be written.
+    """
+    if not path.exists():
+        read_tokens(path)  # which says so; a lock would make its directory
+    with _lock(path):
+        before = read_tokens(path)
+        own = _tokens_of(before, name, role)
+        removed = own[: max(len(own) - keep, 0)]
+        _write(path, tuple(item for item in before if item not in removed))
+    return len(removed)
+
+
+def _tokens_of(tokens: tuple[Token, ...], name: str, role: Role) -> tuple[Token, ...]:
+    return tuple(item for item in tokens if (item.name, item.role) == (name, str(role)))
+
+
+def _lock(path: Path) -> AbstractContextManager[None]:
+    return file_lock(path.with_name(f".{path.name}.lock"))
+
+
+def read_tokens(path: Path) -> tuple[Token, ...]:
+    """Return the tokens of a file.
+
+    Raises:
+        ConfigurationError: it cannot be read, others can read it, or it holds something else.
+    """
+    advice = "`flower-unlearn http-token` makes it."
+    try:
+        mode, content = path.stat().st_mode, path.read_bytes()
+    except OSError as exc:
+        raise ConfigurationError([f"http-tokens: {path} cannot be read: {exc.strerror}. {advice}"]) from exc
+    if mode & OTHERS:
+        raise ConfigurationError([f"http-tokens: others on this machine can read {path}. chmod 600 it."])
+    try:
+        tokens = from_plain(TokenFile, json.loads(content), exactly=True).tokens
+    except (ValueError, RecursionError) as exc:
+        raise ConfigurationError(
+            [f"http-tokens: {path} holds no tokens: {as_line(str(exc), 200)} {advice}"]
+        ) from exc
+    for token in tokens:
+        if not (
+            is_name(token.name) and token.role in set(Role) and re.fullmatch("[0-9a-f]{64}", token.sha256)
+        ):
+            raise ConfigurationError([f"http-tokens: {path}: the token of {token.name[:40]!r} is malformed."])
+    return tokens
+
+
+class Tokens:
+    """The callers that the tokens of a file stand for; the file is read again when it has changed.
+
+    Raises:
+        ConfigurationError: the file cannot be used now. Later no token is accepted then, and it is logged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = _state(path)
+        self._callers = self._read()
+
+    def caller_of(self, authorization: str) -> Caller:
+        """Return who calls with this header `Authorization`; what is wrong with it is the caller's `problem`."""
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            return _nobody("The call came without a token (Authorization: Bearer TOKEN).")
+        self._refresh()
+        return self._callers.get(_digest(token.strip())) or _nobody(
+            "The token is not known here, or no longer."
+        )
+
+    def _refresh(self) -> None:
+        now = _state(self._path)
+        if now == self._seen:
+            return
+        self._seen = now
+        try:
+            self._callers = self._read()
+        except ConfigurationError as exc:
+            _log.error("No token is accepted over HTTP: %s", exc.problems[0])
+            self._callers = {}
+
+    def _read(self) -> Mapping[str, Caller]:
+        return {
+            item.sha256: Caller(item.name, Role(item.role), credential="token")
+            for item in read_tokens(self._path)
+        }
+
+
+def _nobody(problem: str) -> Caller:
+    return Caller("", None, problem=problem, credential="token")
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode(errors="replace")).hexdigest()
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """Return what changes when the file does."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode
+
+
+def _write(path: Path, tokens: tuple[Token, ...]) -> None:
+    text = json.dumps({"tokens": [asdict(item) for item in tokens]}, indent=2)
+    write_atomically(path, text.encode() + b"\n")

@@ -1,0 +1,132 @@
+"""The file of tokens: hashes only, for its owner alone, and nobody is let in by what is damaged."""
+
+import fcntl
+import threading
+from pathlib import Path
+from typing import IO
+
+import pytest
+from typer.testing import CliRunner
+
+from server.cli import app
+from server.service.calls import Role
+from server.service.tokens import Token, Tokens, make_token, read_tokens, remove_tokens
+from tests.deletion_service import NOW
+from tests.raising import refuses
+
+
+def test_a_token_stands_for_a_name_and_a_role(tmp_path: Path) -> None:
+    """The file, mode 600, does not have the token itself."""
+    path = tmp_path / "tokens.json"
+    token = make_token(path, "hospital-0", Role.CLIENT, NOW)
+    caller = Tokens(path).caller_of(f"Bearer {token}")
+    assert (caller.name, caller.role, caller.certified) == ("hospital-0", Role.CLIENT, True)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert token not in path.read_text()
+    assert len(token) > 40
+
+
+@pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Basic abc", "bearer fu_other", "Bearer é"])
+def test_anything_else_stands_for_nobody(tmp_path: Path, header: str) -> None:
+    """A caller without a role, which every call refuses."""
+    path = tmp_path / "tokens.json"
+    make_token(path, "3", Role.CLIENT, NOW)
+    assert Tokens(path).caller_of(header).role is None
+
+
+def test_two_callers_have_two_tokens(tmp_path: Path) -> None:
+    """And one caller may have two, so that one can be replaced without a gap."""
+    path = tmp_path / "tokens.json"
+    made = [make_token(path, name, Role.CLIENT, NOW) for name in ("3", "3", "4")]
+    known = Tokens(path)
+    assert [known.caller_of(f"Bearer {token}").name for token in made] == ["3", "3", "4"]
+
+
+def test_a_third_token_of_a_caller_is_refused_until_the_older_ones_are_removed(tmp_path: Path) -> None:
+    """In another role the name is another caller; the newest is the one that stays."""
+    path = tmp_path / "tokens.json"
+    first, second = (make_token(path, "3", Role.CLIENT, NOW) for _ in range(2))
+    make_token(path, "3", Role.OPERATOR, NOW)
+    with refuses("http-token"):
+        make_token(path, "3", Role.CLIENT, NOW)
+    command = CliRunner().invoke(app, ["http-token", str(path), "3", "--remove-older"])
+    assert "1 token(s) of 3 as client removed" in command.stdout
+    known = Tokens(path)
+    assert [known.caller_of(f"Bearer {token}").role for token in (first, second)] == [None, Role.CLIENT]
+    assert len(read_tokens(path)) == 2
+
+
+@pytest.mark.parametrize("first", ["make", "remove"])
+def test_two_changes_at_the_same_time_both_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """While one is between reading and writing, the other waits: no removed token comes back, no new one is lost."""
+    path, meets = tmp_path / "tokens.json", threading.Event()
+    make_token(path, "old", Role.CLIENT, NOW)
+    changes = {
+        "make": lambda: make_token(path, "new", Role.CLIENT, NOW),
+        "remove": lambda: remove_tokens(path, "old", Role.CLIENT),
+    }
+    (second,) = changes.keys() - {first}
+    other = threading.Thread(target=lambda: (changes[second](), meets.set()))
+    flock = fcntl.flock
+
+    def lock_and_say(file: IO[bytes], operation: int) -> None:
+        if threading.current_thread() is other:
+            meets.set()
+        flock(file, operation)
+
+    def read_and_let_the_other_begin(file: Path) -> tuple[Token, ...]:
+        found = read_tokens(file)
+        if threading.current_thread() is not other and not meets.is_set():
+            other.start()
+            assert meets.wait(10)  # it waits for the lock now, or has changed the file
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", lock_and_say)
+        patch.setattr("server.service.tokens.read_tokens", read_and_let_the_other_begin)
+        changes[first]()
+        other.join()
+    assert [token.name for token in read_tokens(path)] == ["new"]
+
+
+def test_a_file_that_is_damaged_later_lets_nobody_in(tmp_path: Path) -> None:
+    """Until it is repaired; the operator's log says why."""
+    path = tmp_path / "tokens.json"
+    token = make_token(path, "3", Role.CLIENT, NOW)
+    known, content = Tokens(path), path.read_bytes()
+    path.write_bytes(content[:-5])
+    assert known.caller_of(f"Bearer {token}").role is None
+    path.write_bytes(content)
+    assert known.caller_of(f"Bearer {token}").role is Role.CLIENT
+
+
+@pytest.mark.parametrize(
+    ("content", "mode"),
+    [
+        (None, 0o600),
+        ("{", 0o600),
+        ('{"tokens": 3}', 0o600),
+        ('{"tokens": []}', 0o644),
+        ('{"tokens": [{"name": "3", "role": "king", "sha256": "", "made_at": ""}]}', 0o600),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, content: str | None, mode: int) -> None:
+    """With what to do."""
+    path = tmp_path / "tokens.json"
+    if content is not None:
+        path.write_text(content)
+        path.chmod(mode)
+    with refuses("http-tokens"):
+        read_tokens(path)
+
+
+def test_the_command_makes_and_removes_tokens(tmp_path: Path) -> None:
+    """The token goes to the standard output alone, so that it can go into a file of mode 600."""
+    path = tmp_path / "tokens.json"
+    made = CliRunner().invoke(app, ["http-token", str(path), "ada", "--role", "operator"])
+    assert Tokens(path).caller_of(f"Bearer {made.stdout.strip()}").role is Role.OPERATOR
+    removed = CliRunner().invoke(app, ["http-token", str(path), "ada", "--role", "operator", "--remove"])
+    assert "1 token(s) of ada as operator removed" in removed.stdout
+    assert read_tokens(path) == ()

@@ -24,10 +24,10 @@ from benchmarks.data import accuracy_percent, sites_and_test
 from benchmarks.tables import Row, table, write
 from benchmarks.timing import time_call
 from unlearning.local import carry_out, problem_of, retained
-from unlearning.methods.exact_ridge.method import ExactRidge, SendSums, layer_of
-from unlearning.methods.exact_ridge.statistics import Statistics, parameters_of, solve
+from unlearning.methods.exact_ridge import ExactRidge, SendSums, layer_of
 from unlearning.methods.method import PreparedStore
 from unlearning.methods.preparation import FederatedRound
+from unlearning.methods.ridge_statistics import Statistics, parameters_of, solve
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
 from unlearning.runtime.stores import MemoryStore

@@ -23,8 +23,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
 
-from unlearning.tasks.features import NUM_FEATURES
-from unlearning.tasks.images import read_cifar
+from unlearning.tasks.images import NUM_FEATURES, read_cifar
 
 BLOCKS = (4, 10, -1)
 SIDE = 128

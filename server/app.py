@@ -60,7 +60,7 @@ from strategies.sessions.endpoint import Endpoint
 from strategies.sessions.session_grid import SessionGrid
 from strategies.settings.run_config import RunSettings
 from strategies.settings.task_source import LoadTest, MakeTask, TaskSource
-from unlearning.certified import noise_secret
+from unlearning.certified.secret_noise import noise_secret
 from unlearning.errors import AppError, ConfigurationError, Fenced
 from unlearning.methods.costs import training_flops
 from unlearning.methods.eligibility import FederationProfile

@@ -26,7 +26,7 @@ from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
 from unlearning.decentralised import Correction, CorrectionSettings, Graph, ring
 from unlearning.parameters import Vector
 from unlearning.requests import Forget, Granularity, Target
-from unlearning.solvers import Outcome
+from unlearning.solvers.solution import Outcome
 from unlearning.training import TrainingSettings, initial_parameters
 
 FOUR = ring("0123")

@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.bench import measures
+from benchmarks.bench.backdoor import poison
 from benchmarks.bench.cases import Case, GaussianNoise, Setting
 from benchmarks.bench.first_pass import FirstPass
+from benchmarks.bench.u_lira import mixed
 from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.runtime.archive import pack_arrays
 from unlearning.runtime.durable_files import write_atomically
@@ -22,9 +24,7 @@ from unlearning.tasks import load_server_test, load_site
 from unlearning.tasks.npz import TRAIN
 from unlearning.tasks.settings import TaskSettings
 from unlearning.tasks.task import Examples, forgotten_mask, join
-from unlearning.verification.backdoor import poison
 from unlearning.verification.gaussian_poison import Planted, plant
-from unlearning.verification.u_lira import mixed
 
 Mask = NDArray[np.bool_]
 

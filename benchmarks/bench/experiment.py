@@ -35,11 +35,11 @@ from benchmarks.bench.batched_training import suits
 from benchmarks.bench.cases import Case, Contender, Published, Setting, Strict
 from benchmarks.bench.columns import COLUMNS, ORIGINAL, RETRAIN, is_retrain
 from benchmarks.bench.experiment_files import read_values, shipped_experiments
+from benchmarks.bench.u_lira import FEWEST_PAIRS
 from strategies import built_in
 from strategies.settings.run_config import RunSettings
 from unlearning.errors import ConfigurationError, RequestError
 from unlearning.methods.registry import check_supports, method_named, preparations, validated_parameters
-from unlearning.verification.u_lira import FEWEST_PAIRS
 
 
 def _contender(value: Any) -> Any:

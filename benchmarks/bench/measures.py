@@ -6,8 +6,17 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.bench.backdoor import Trigger, attack_success_rate, triggered_test
 from benchmarks.bench.cases import Backdoor
 from benchmarks.bench.columns import Row
+from benchmarks.bench.equivalence import (
+    causal_faithfulness,
+    kl_divergence,
+    logit_mse,
+    loss_change_correlation,
+    parameter_gap,
+    prediction_agreement,
+)
 from server.ledger import Ledger
 from unlearning.buffers import without_buffers
 from unlearning.errors import DataError
@@ -17,15 +26,6 @@ from unlearning.parameters import Vector
 from unlearning.runtime.json_codec import to_plain
 from unlearning.tasks.task import Examples, Task
 from unlearning.verification import gaussian_poison
-from unlearning.verification.backdoor import Trigger, attack_success_rate, triggered_test
-from unlearning.verification.equivalence import (
-    causal_faithfulness,
-    kl_divergence,
-    logit_mse,
-    loss_change_correlation,
-    parameter_gap,
-    prediction_agreement,
-)
 from unlearning.verification.gaussian_poison import Planted
 from unlearning.verification.measurement import Measurement
 

@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from benchmarks.bench.cases import Case
 from benchmarks.bench.client_data import DEALING_SEED, ClientData
 from benchmarks.bench.columns import ORIGINAL, Row
+from benchmarks.bench.klom import klom, summary
+from benchmarks.bench.u_lira import FEWEST, ULira, centred, mixed, u_lira, vulnerability
 from unlearning.evaluation import predict
 from unlearning.parameters import Vector
 from unlearning.requests import Forget
 from unlearning.runtime.archive import pack_arrays
 from unlearning.runtime.durable_files import write_atomically
 from unlearning.tasks.task import Examples, Task, forgotten_mask, join
-from unlearning.verification.klom import klom, summary
-from unlearning.verification.margins import margins
-from unlearning.verification.u_lira import FEWEST, ULira, centred, mixed, u_lira, vulnerability
+from unlearning.verification.lira import margins
 
 Margins = dict[str, NDArray[np.float64]]
 """φ of one model (n,) or several (m, n), by `forget`, `retained` and `test`; `had` is 1 where a model was trained on

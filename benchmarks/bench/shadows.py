@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.bench.columns import Row
 from benchmarks.bench.oracles import Ends, Margins, of_ends, read, stacked
-from unlearning.verification.u_lira import FEWEST_PAIRS, u_lira_of_shadows
+from benchmarks.bench.u_lira import FEWEST_PAIRS, u_lira_of_shadows
 
 
 def figures(found: Margins, ends: Ends | None = None) -> dict[str, Any]:

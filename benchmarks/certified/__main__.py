@@ -28,29 +28,22 @@ import typer
 from numpy.typing import NDArray
 from rich.progress import track
 
+from benchmarks.bench.equivalence import loss_change_correlation
+from benchmarks.certified.jackknife import PrecomputedJackknife
+from benchmarks.certified.online import OnlineSettings, fixed_batches, retrained_on_batches, train_online
 from benchmarks.certified.published import CONVOLUTIONAL, LOGISTIC, PUBLISHED
 from benchmarks.data import accuracy_percent
 from benchmarks.tables import Row, median, provenance, table, write
 from benchmarks.timing import time_call
-from unlearning.certified import (
-    InfluenceSettings,
-    OnlineSettings,
-    PrecomputedJackknife,
-    Weighting,
-    fixed_batches,
-    forgotten_by_addition,
-    infinitesimal_jackknife,
-    newton_step,
-    retrained_on_batches,
-    train_online,
-)
+from unlearning.certified.newton_step import InfluenceSettings, newton_step
+from unlearning.certified.sensitivity import Weighting
+from unlearning.certified.unit_vectors import forgotten_by_addition
 from unlearning.evaluation import evaluate
 from unlearning.parameters import Vector
 from unlearning.solvers.direct import MAX_DIMENSION
 from unlearning.tasks import TaskSettings, load_server_test, load_site, make_task
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings, initial_parameters
-from unlearning.verification.equivalence import loss_change_correlation
 
 RATES = (0.01, 0.05, 0.1, 0.2, 0.3)
 ONLINE = {
@@ -253,7 +246,7 @@ def seed_rows(setup: Setup, examples: Examples, test: Examples | None) -> list[R
             seconds, theta = time_call(partial(jackknife.step, forgotten))
             removals["IJ"] = (Weighting.RENORMALISED, seconds, theta, jackknife.size_bytes)
         else:
-            solve = partial(infinitesimal_jackknife, task, original, examples, forgotten, influence)
+            solve = partial(newton_step, task, original, examples, forgotten, influence)
             seconds, step = time_call(solve)
             removals["IJ"] = (Weighting.RENORMALISED, seconds, step.parameters, 0)
         for weighting, (seconds, theta) in truths.items():

@@ -17,11 +17,13 @@ import typer
 
 from benchmarks.data import accuracy_percent, sites_and_test
 from benchmarks.tables import Row, grouped, median, provenance, table, write
-from unlearning.certified import Sensitivity, add_noise, analytic_sigma, feature_norm
+from unlearning.certified.linear_head import feature_norm
+from unlearning.certified.noise import add_noise, analytic_sigma
+from unlearning.certified.sensitivity import Sensitivity
 from unlearning.local import begin, learn
-from unlearning.methods.hf_online.options import CarriedVectorOptions
-from unlearning.methods.hf_online.sensitivity import KeptBound
-from unlearning.methods.hf_online.vectors import CarryVectors, kept_vector
+from unlearning.methods.hf_online_bound import KeptBound
+from unlearning.methods.hf_online_kept import CarriedVectorOptions, kept_vector
+from unlearning.methods.hf_online_vectors import CarryVectors
 from unlearning.methods.preparation import Prepared
 from unlearning.parameters import Vector, content_hash
 from unlearning.runtime.stores import MemoryStore

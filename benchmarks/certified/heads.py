@@ -28,22 +28,22 @@ import typer
 from benchmarks.certified.federated import Setup, delete_by_addition, retrain_without, train_federation
 from benchmarks.data import accuracy_percent, sites_and_test
 from benchmarks.tables import Row, grouped, provenance, table, write
-from unlearning.certified import (
+from unlearning.certified.linear_head import feature_norm
+from unlearning.certified.newton_step import InfluenceSettings, newton_step
+from unlearning.certified.noise import add_noise, analytic_sigma
+from unlearning.certified.sensitivity import (
     Inexactness,
-    InfluenceSettings,
-    add_noise,
-    analytic_sigma,
-    feature_norm,
     logistic_constants,
     minimiser_norm,
-    newton_step,
     newton_step_bound,
 )
-from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
+from unlearning.curvature.gradients import gradient
+from unlearning.curvature.kinds import CurvatureKind
+from unlearning.curvature.products import CurvatureProduct
 from unlearning.errors import NumericalError
-from unlearning.methods.hf_online.options import CarriedVectorOptions
+from unlearning.methods.hf_online_kept import CarriedVectorOptions
 from unlearning.parameters import Vector
-from unlearning.solvers import conjugate_gradient
+from unlearning.solvers.conjugate_gradient import conjugate_gradient
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.task import Examples, Task, join
 from unlearning.training import TrainingSettings, initial_parameters

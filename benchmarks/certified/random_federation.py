@@ -14,11 +14,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from unlearning.certified import AccountedRelease, Sensitivity, Weighting, feature_norm, measured_sensitivity
+from unlearning.certified.linear_head import feature_norm
+from unlearning.certified.privacy_accountant import AccountedRelease
+from unlearning.certified.sensitivity import Sensitivity, Weighting, measured_sensitivity
 from unlearning.local import Learnt, learn
-from unlearning.methods.hf_online.options import CarriedVectorOptions
-from unlearning.methods.hf_online.sensitivity import KeptBound
-from unlearning.methods.hf_online.vectors import CarryVectors, kept_vector
+from unlearning.methods.hf_online_bound import KeptBound
+from unlearning.methods.hf_online_kept import CarriedVectorOptions, kept_vector
+from unlearning.methods.hf_online_vectors import CarryVectors
 from unlearning.methods.preparation import Prepared
 from unlearning.parameters import Vector, content_hash, weighted_mean
 from unlearning.requests import Exclusions, Granularity, Target

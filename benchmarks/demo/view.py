@@ -8,7 +8,8 @@ from rich.table import Table
 
 from benchmarks.demo.scenario import Scenario
 from server.report.words import WEAK_ATTACK, count, share
-from unlearning.verification.measurement import CONFIDENCE, CONFIDENCE_POWER, YEOM
+from unlearning.verification.measurement import CONFIDENCE_POWER
+from unlearning.verification.standard_attacks import CONFIDENCE, YEOM
 
 
 def introduce(console: Console, scenario: Scenario) -> None:

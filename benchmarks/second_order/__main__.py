@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from rich.progress import track
 from scipy.optimize import minimize
 
+from benchmarks.bench.equivalence import kl_divergence
 from benchmarks.second_order.convex import (
     ConvexFederation,
     convex_federation,
@@ -34,14 +35,13 @@ from benchmarks.second_order.convex import (
 )
 from benchmarks.tables import Row, median, table, write
 from benchmarks.timing import time_call
-from unlearning.curvature import gradient
+from unlearning.curvature.gradients import gradient
 from unlearning.evaluation import evaluate, predict
 from unlearning.local import retained
 from unlearning.methods.registry import METHODS
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
 from unlearning.tasks import Examples
-from unlearning.verification.equivalence import kl_divergence
 
 Way = Callable[[ConvexFederation, Target], tuple[Vector, int]]
 

@@ -12,7 +12,7 @@ from functools import reduce
 import numpy as np
 
 from benchmarks.data import sites_and_test
-from unlearning.curvature import gradient
+from unlearning.curvature.gradients import gradient
 from unlearning.local import exchange, problem_of
 from unlearning.local.learning import forget_sets
 from unlearning.methods.method import Method, UnlearningState

@@ -35,11 +35,11 @@ from torch import Tensor, nn
 from benchmarks.data import NUM_CLASSES, random_examples, task_of
 from benchmarks.tables import table, write
 from benchmarks.timing import DEVICE, device_clock, median_seconds
-from unlearning.curvature import CurvatureKind, CurvatureProduct
-from unlearning.curvature.products import RECORD_AFTER
+from unlearning.curvature.kinds import CurvatureKind
+from unlearning.curvature.products import RECORD_AFTER, CurvatureProduct
 from unlearning.errors import NumericalError
 from unlearning.parameters import Vector
-from unlearning.solvers import conjugate_gradient
+from unlearning.solvers.conjugate_gradient import conjugate_gradient
 from unlearning.tasks.models import MODELS, Kind, Shape
 from unlearning.training import initial_parameters, model_with
 

@@ -15,7 +15,8 @@ from client.peer.record import PeerRules
 from strategies.settings.run_config import TYPED
 from strategies.tls_files import TlsFiles, is_loopback
 from unlearning.buffers import buffer_positions
-from unlearning.certified import Constants, logistic_constants, trajectory_norm, unmet_assumptions
+from unlearning.certified.noise_certificate import unmet_assumptions
+from unlearning.certified.sensitivity import Constants, logistic_constants, trajectory_norm
 from unlearning.decentralised import (
     CorrectionSettings,
     Graph,

@@ -8,16 +8,10 @@ import numpy as np
 
 from client.peer.gossip import RELEASE, GossipMessage, Kind
 from unlearning.buffers import without_buffers
-from unlearning.certified import (
-    AccountedRelease,
-    Constants,
-    NoiseCertificate,
-    feature_norm,
-    logistic_constants,
-    minimiser_norm,
-    unmet_assumptions,
-    unmet_convexity,
-)
+from unlearning.certified.linear_head import feature_norm
+from unlearning.certified.noise_certificate import NoiseCertificate, unmet_assumptions, unmet_convexity
+from unlearning.certified.privacy_accountant import AccountedRelease
+from unlearning.certified.sensitivity import Constants, logistic_constants, minimiser_norm
 from unlearning.decentralised import (
     APPROXIMATE_CURVATURE,
     Correction,

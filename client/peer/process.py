@@ -18,7 +18,7 @@ from client.peer.learner import SiteLearner
 from client.peer.owed_items import carry_out, missing_statistics, next_work
 from client.peer.peer import Peer, Place
 from client.peer.signatures import Seals
-from unlearning.certified import feature_norm
+from unlearning.certified.linear_head import feature_norm
 from unlearning.decentralised.corrections import MAX_SHARED_DIMENSION
 from unlearning.errors import DataError, FlowerUnlearningError, RequestError, SessionError, VersionMismatch
 from unlearning.requests import Target

@@ -11,8 +11,8 @@ from statistics import median
 from typing import Any
 
 from client.peer.gossip import RELEASE, GossipMessage, Kind
-from unlearning.certified import Constants
 from unlearning.certified.privacy_accountant import Account, AccountedRelease
+from unlearning.certified.sensitivity import Constants
 from unlearning.decentralised import Graph, from_edges
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Forget, Granularity

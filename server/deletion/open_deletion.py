@@ -11,7 +11,7 @@ from server.federation.state import ActiveDeletion, FederationState
 from server.ledger import Ledger
 from server.state_directory.files import NOISE_SECRET
 from strategies.unlearning_strategy import UnlearningStrategy
-from unlearning.certified import derived_key, noise_secret
+from unlearning.certified.secret_noise import derived_key, noise_secret
 from unlearning.methods.method import Method, MethodParameters
 from unlearning.methods.preparation import Prepared
 from unlearning.methods.registry import method_named, validated_parameters

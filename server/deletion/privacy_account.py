@@ -29,7 +29,7 @@ from server.requests.privacy_budget import (
     refuse_if_spent,
 )
 from server.state_directory.files import UNDONE_FILE
-from unlearning.certified import Account, AccountedRelease
+from unlearning.certified.privacy_accountant import Account, AccountedRelease
 from unlearning.methods.method import Method, SensitivityBound, UnlearningState
 from unlearning.methods.registry import method_named
 from unlearning.parameters import content_hash

@@ -13,7 +13,7 @@ from server.report import words
 from server.report.plots import attack_plot, score_plot
 from server.report.report_data import ReportData
 from server.report.templating import environment, style
-from unlearning.verification.standard_attacks import AttackFigure
+from unlearning.verification.attack_result import AttackFigure
 
 
 def render_page(data: ReportData) -> str:

@@ -21,7 +21,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from server.report.report_data import ReportData
-from unlearning.verification.measurement import CONFIDENCE, YEOM, Measurement
+from unlearning.verification.measurement import Measurement
+from unlearning.verification.standard_attacks import CONFIDENCE, YEOM
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 PAGE_COLOURS = {

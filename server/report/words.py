@@ -12,9 +12,9 @@ from typing import Any
 from server.report.report_data import ReportData
 from unlearning.gdpr import Ground
 from unlearning.verification.discrimination import Estimate
-from unlearning.verification.measurement import CONFIDENCE, CONFIDENCE_POWER, YEOM, Measurement, SetName
+from unlearning.verification.measurement import CONFIDENCE_POWER, Measurement, SetName
 from unlearning.verification.optional_attacks import LEARNT_MIA_U, LIRA_OFFLINE, LIRA_ONLINE
-from unlearning.verification.standard_attacks import MIA_U
+from unlearning.verification.standard_attacks import CONFIDENCE, MIA_U, YEOM
 from unlearning.verification.thresholds import CONFIDENCE_THRESHOLD, CORRECTNESS, ENTROPY, MODIFIED_ENTROPY
 from unlearning.verification.verdict import Finding
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from server.ledger import Ledger
 from strategies.settings.run_config import RunSettings
-from unlearning.certified import Account, AccountedRelease, Sensitivity
+from unlearning.certified.privacy_accountant import Account, AccountedRelease
+from unlearning.certified.sensitivity import Sensitivity
 from unlearning.errors import MethodFailed, UnsupportedRequest
 from unlearning.methods.method import Method
 from unlearning.methods.preparation import NoiseBudget

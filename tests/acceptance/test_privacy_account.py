@@ -19,10 +19,10 @@ from server.requests.privacy_budget import earlier_releases
 from server.state_directory.files import NOISE_SECRET, UNDONE_FILE
 from tests.federation import InProcessFederation, client
 from tests.kills import Killer
-from unlearning.certified import analytic_sigma, create_key
+from unlearning.certified.noise import analytic_sigma
+from unlearning.certified.sealed_vectors import create_key
 from unlearning.errors import MethodFailed, UnsupportedRequest
-from unlearning.methods.hf_online.options import CarriedVectorOptions
-from unlearning.methods.hf_online.vectors import kept_vector
+from unlearning.methods.hf_online_kept import CarriedVectorOptions, kept_vector
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
 from unlearning.runtime.stores import DirectoryStore

@@ -22,7 +22,7 @@ from strategies.messages import model_record
 from strategies.round_plan import RoundPlan
 from strategies.unlearning_strategy import UnlearningStrategy
 from tests.federation import InProcessFederation
-from unlearning.curvature import gradient
+from unlearning.curvature.gradients import gradient
 from unlearning.evaluation import evaluate
 from unlearning.methods.method import UnlearningState
 from unlearning.methods.registry import METHODS

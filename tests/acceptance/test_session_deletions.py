@@ -21,7 +21,7 @@ from tests.federation import InProcessFederation, client, federations
 from tests.kills import Killed
 from tests.sessions import SessionFederation, Vanished
 from unlearning.methods.method import ClientSite, Instruction, Reply
-from unlearning.methods.newton_cg.method import NewtonCg
+from unlearning.methods.newton_cg import NewtonCg
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.tasks import load_site
 

@@ -22,7 +22,7 @@ from unlearning.methods.retrain import Natural, Retrain
 from unlearning.requests import Granularity, Target
 from unlearning.testing import Claim, check_method
 from unlearning.testing.deletion_rules import DELETION_RULES
-from unlearning.testing.rules import RULES
+from unlearning.testing.method_rules import RULES
 
 CLAIMS = {
     "exact-ridge": Claim(distance=0, rounds=2),
@@ -220,7 +220,7 @@ BROKEN: Mapping[str, tuple[Method, str]] = {
         "it asks z, who",
     ),
     "needs no memo": (TwiceAsked(), "with a memo that is kept"),
-    "keeps nothing of the forgotten examples in its state, and tells nobody of them": (
+    "keeps nothing of the forgotten examples in its state, and sends nothing of them": (
         answering(
             PufSpecial, lambda reply, site: replace(reply, arrays={"rows": site.forget.inputs.numpy()})
         ),
@@ -230,7 +230,7 @@ BROKEN: Mapping[str, tuple[Method, str]] = {
         answering(GradientAscent, per_example),
         "it raised|not finite",
     ),
-    "forgets what it is told to, and not something else": (
+    "forgets what is named, and not something else": (
         answering(PufSpecial, lambda reply, _: replace(reply, vector=np.ones_like(reply.vector))),
         "the same model",
     ),
@@ -238,7 +238,7 @@ BROKEN: Mapping[str, tuple[Method, str]] = {
         stating(PufSpecial, info=replace(PufSpecial.info, replies_are_updates=False)),
         "of its running variances are negative",
     ),
-    "fails in a sentence where nobody answers": (
+    "fails in a sentence where no client answers": (
         stating(PufSpecial, aggregate=unanswered),
         "without a single answer",
     ),

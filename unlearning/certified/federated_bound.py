@@ -28,18 +28,18 @@ each round, and 2u (|U|+2)(W + Σ |a_u|) for the addition itself. Recorded lengt
 
 Until one of U first trains both trainings are the same to the bit, so nothing needs to be known of those rounds.
 
-Earlier releases: the model that release j gave away is the same in both worlds to whoever has seen it, so their noise
+Earlier releases: the model that release j gave away is the same in both worlds for an observer of it, so their noise
 differs by up to Δ_j, and from there on the clean models do. Hence e ← e + Δ_j after release j. With that the Δ of
 successive releases may be added up by `Account`, whose composition is for those who see all of them.
 
-Derived here; the recursion that it bounds is that of `unlearning.certified.federated`.
+Derived here; the recursion that it bounds is that of `unlearning.certified.unit_vectors`.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 
 from unlearning.certified.local_steps import LocalSteps
-from unlearning.certified.round_lengths import EarlierRelease, Ground, RoundLengths
+from unlearning.certified.round_lengths import EarlierRelease, Premises, RoundLengths
 from unlearning.certified.rounding import UNIT, largest_norm, local_rounding, mean_rounding
 from unlearning.certified.sensitivity import Constants, Sensitivity, Weighting
 from unlearning.errors import NumericalError
@@ -79,12 +79,12 @@ def federated_bound(
         trained |= forgotten & one.clients.keys()
         if error == distance == 0 and not trained:
             continue
-        ground = _ground_of(one)
-        used += [ground.constants] if ground.constants not in used else []
+        premises = _premises_of(one)
+        used += [premises.constants] if premises.constants not in used else []
         try:
-            rounded = _rounding_of(ground, one, forgotten, lengths, distance)
+            rounded = _rounding_of(premises, one, forgotten, lengths, distance)
             error, distance = _after_round(
-                ground.constants, one, forgotten, lengths, weighting, error, distance
+                premises.constants, one, forgotten, lengths, weighting, error, distance
             )
             error, distance = error + rounded, distance + rounded
         except (OverflowError, ZeroDivisionError):
@@ -92,7 +92,7 @@ def federated_bound(
         if not math.isfinite(error):
             raise NumericalError(
                 f"In round {one.number} the bound is no finite number any more: with a smoothness of "
-                f"{ground.constants.smoothness:.4g} a learning rate of {one.learning_rate:g} is too large. Scale the "
+                f"{premises.constants.smoothness:.4g} a learning rate of {one.learning_rate:g} is too large. Scale the "
                 "features, or train with smaller steps."
             )
     piecewise = f", over {len(used)} sets of constants" if len(used) > 1 else ""
@@ -127,10 +127,10 @@ def _lengths_of(one: RoundLengths, forgotten: frozenset[str], trained: set[str])
     return {unit: one.vectors.get(unit, 0.0) * _SLACK for unit in forgotten}
 
 
-def _ground_of(one: RoundLengths) -> Ground:
-    if one.ground is None:
+def _premises_of(one: RoundLengths) -> Premises:
+    if one.premises is None:
         raise NumericalError(" ".join([f"Of round {one.number} nothing is proven.", *one.unmet]))
-    return one.ground
+    return one.premises
 
 
 def _after_round(
@@ -207,7 +207,7 @@ def _weights_of(one: RoundLengths) -> dict[str, float]:
 
 
 def _rounding_of(
-    ground: Ground,
+    premises: Premises,
     one: RoundLengths,
     forgotten: frozenset[str],
     lengths: Mapping[str, float],
@@ -216,18 +216,18 @@ def _rounding_of(
     """Return what rounding adds to e and to x in a round; see the module's docstring."""
     weights = _weights_of(one)
     most = max(one.clients[client].num_steps for client in weights)
-    rate, of = one.learning_rate, ground.arithmetic
+    rate, of = one.learning_rate, premises.arithmetic
     norm = largest_norm(
         one.norm * _SLACK + distance,
         learning_rate=rate,
-        l2=ground.constants.strong_convexity,
+        l2=premises.constants.strong_convexity,
         feature_norm=of.feature_norm,
         count=most,
     )
-    local = local_rounding(ground.constants, of, weight_norm=norm, learning_rate=rate, count=most)
+    local = local_rounding(premises.constants, of, weight_norm=norm, learning_rate=rate, count=most)
     mean = mean_rounding(weight_norm=norm, num_clients=len(weights))
     stayed = sum(weight for client, weight in weights.items() if client not in forgotten)
-    steps = LocalSteps.of(ground.constants, rate)
+    steps = LocalSteps.of(premises.constants, rate)
     relative = local.tangent + 2 * mean / norm * (1 + max(1.0, steps.contraction(most)))
     means = 4 * mean * (1 + len(forgotten)) / (stayed or 1.0)
     return 2 * local.model + means + relative * sum(lengths.values())
@@ -240,7 +240,7 @@ def _addition_rounding(rounds: Sequence[RoundLengths], forgotten: frozenset[str]
     last = rounds[-1]
     after = last.norm + last.moved
     weights = _weights_of(last)
-    steps = LocalSteps.of(_ground_of(last).constants, last.learning_rate)
+    steps = LocalSteps.of(_premises_of(last).constants, last.learning_rate)
     most = max(1.0, max(steps.contraction(work.num_steps) for work in last.clients.values()))
     longest = most * sum(last.vectors.get(unit, 0.0) for unit in trained)
     own = (weights.get(unit, 0.0) for unit in trained)

@@ -27,7 +27,7 @@ _SAME_FEATURES = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class LinearHead:
-    """The layer that is trained, and what stands below it, in order; nothing of that is trained."""
+    """The layer that is trained, and what is below it, in order; nothing of that is trained."""
 
     layer: nn.Linear
     below: nn.Sequential
@@ -62,7 +62,7 @@ def feature_norm(task: Task, examples: Examples) -> float:
     Where the model has no such layer, of the inputs.
 
     Raises:
-        DataError: what stands below the layer gives the same examples other features in another batch.
+        DataError: what is below the layer gives the same examples other features in another batch.
     """
     try:
         head: LinearHead | None = _head_of(model_with(task, initial_parameters(task, seed=0)).train(), task)

@@ -1,4 +1,4 @@
-"""Removal by influence: the Newton step and the infinitesimal jackknife, the baselines of HF-online.
+"""Removal by influence: the Newton step, and with all examples' curvature the infinitesimal jackknife.
 
     w    the model, a minimiser of the mean loss F over n examples; ℓ with its L2 term μ/2 ‖w‖²
     U    the m forgotten examples           H    ∇²F(w)          H_U   mean Hessian over U
@@ -17,13 +17,14 @@ Approximate Data Removal, for IJ; Qiao et al., Hessian-Free Online Certified Unl
 from dataclasses import dataclass
 
 import numpy as np
-import scipy  # its parts are imported at their first use
 
-from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
-from unlearning.errors import NumericalError
+from unlearning.curvature.gradients import gradient
+from unlearning.curvature.kinds import CurvatureKind
+from unlearning.curvature.products import CurvatureProduct
 from unlearning.parameters import Vector
-from unlearning.solvers import Solution, conjugate_gradient, direct_solve
-from unlearning.solvers.direct import dense_matrix
+from unlearning.solvers.conjugate_gradient import conjugate_gradient
+from unlearning.solvers.direct import direct_solve
+from unlearning.solvers.solution import Solution
 from unlearning.tasks.task import Examples, Task
 
 PUBLISHED_DAMPING = 0.01
@@ -59,81 +60,16 @@ def newton_step(
 ) -> Step:
     """Compute w + (n−m)⁻¹ (H_{−U} + γI)⁻¹ Σ_U ∇ℓ_u, with H_{−U} over the `retained`; shapes (d,).
 
+    With all examples in the place of the `retained`, the forgotten among them, it is the infinitesimal jackknife.
+
     Raises:
         DataError: nothing is retained or nothing forgotten.
         NumericalError: the model has no such curvature.
         UpdateRefused: `parameters` does not have the model's length.
     """
-    return _step(task, parameters, retained, forgotten, settings, divisor=len(retained))
-
-
-def infinitesimal_jackknife(
-    task: Task, parameters: Vector, examples: Examples, forgotten: Examples, settings: InfluenceSettings
-) -> Step:
-    """Compute w + n⁻¹ (H + γI)⁻¹ Σ_U ∇ℓ_u, with H over all `examples`, the forgotten among them; shapes (d,).
-
-    Raises:
-        DataError: there are no examples or nothing is forgotten.
-        NumericalError: the model has no such curvature.
-        UpdateRefused: `parameters` does not have the model's length.
-    """
-    return _step(task, parameters, examples, forgotten, settings, divisor=len(examples))
-
-
-class PrecomputedJackknife:
-    """IJ with H + γI factorised beforehand: a deletion costs one gradient over U and two triangular solves.
-
-    Holds d² float64 numbers, for d up to `solvers.direct.MAX_DIMENSION`.
-
-    Raises:
-        DataError: there are no examples.
-        NumericalError: d is too large, or H + γI is not positive definite.
-        UpdateRefused: `parameters` does not have the model's length.
-    """
-
-    def __init__(
-        self, task: Task, parameters: Vector, examples: Examples, settings: InfluenceSettings
-    ) -> None:
-        self._task, self._parameters, self._settings = task, parameters, settings
-        self._num_examples = len(examples)
-        product = _product(task, parameters, examples, settings)
-        try:
-            self._factor = scipy.linalg.cho_factor(dense_matrix(product, product.dimension), lower=True)
-        except np.linalg.LinAlgError as exc:
-            raise NumericalError(
-                "The damped Hessian is not positive definite, so it cannot be factorised. Raise the damping, "
-                "or use the Gauss-Newton matrix."
-            ) from exc
-
-    @property
-    def size_bytes(self) -> int:
-        """What the factor holds."""
-        return int(self._factor[0].nbytes)
-
-    def step(self, forgotten: Examples) -> Vector:
-        """Return the model (d,) without the forgotten.
-
-        Raises:
-            DataError: nothing is forgotten.
-        """
-        total = _summed_gradient(self._task, self._parameters, forgotten, self._settings.l2)
-        move = scipy.linalg.cho_solve(self._factor, total / self._num_examples)
-        moved: Vector = (self._parameters.astype(np.float64) + move).astype(self._parameters.dtype)
-        return moved
-
-
-def _step(
-    task: Task,
-    parameters: Vector,
-    basis: Examples,
-    forgotten: Examples,
-    settings: InfluenceSettings,
-    *,
-    divisor: int,
-) -> Step:
-    """Return the move by the curvature over `basis`."""
-    product = _product(task, parameters, basis, settings)
-    right = (_summed_gradient(task, parameters, forgotten, settings.l2) / divisor).astype(parameters.dtype)
+    product = damped_curvature(task, parameters, retained, settings)
+    total = summed_gradient(task, parameters, forgotten, settings.l2)
+    right = (total / len(retained)).astype(parameters.dtype)
     if product.dimension <= settings.dense_up_to:
         solution = direct_solve(product, right)
     else:
@@ -144,15 +80,16 @@ def _step(
     return Step(moved, solution)
 
 
-def _product(
+def damped_curvature(
     task: Task, parameters: Vector, basis: Examples, settings: InfluenceSettings
 ) -> CurvatureProduct:
+    """Return the product with the mean curvature over `basis` and the damping."""
     return CurvatureProduct(
         task, parameters, basis, kind=settings.kind, l2=settings.l2, damping=settings.damping
     )
 
 
-def _summed_gradient(task: Task, parameters: Vector, forgotten: Examples, l2: float) -> Vector:
+def summed_gradient(task: Task, parameters: Vector, forgotten: Examples, l2: float) -> Vector:
     """Compute Σ_U (∇ℓ_u + μw), float64."""
     mean = gradient(task, parameters, forgotten, l2=l2)
     return len(forgotten) * mean.astype(np.float64)

@@ -9,7 +9,6 @@ Privacy (Appendix A) for the classical one, whose proof needs ε < 1.
 """
 
 import math
-from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
@@ -113,29 +112,6 @@ def classical_sigma(*, epsilon: float, delta: float, sensitivity: float) -> floa
     return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 
 
-def deletion_capacity(
-    sensitivity_of: Callable[[int], float], *, epsilon: float, delta: float, sigma: float, num_examples: int
-) -> int:
-    """Return the largest m < n whose deletion in one release noise σ makes (ε, δ)-indistinguishable; 0 if
-    none.
-
-    `sensitivity_of(m)` is the bound for m deletions and does not fall in m. The literature's capacity also
-    asks that the excess risk stay below a threshold, which cannot be known from the data at hand.
-
-    Raises:
-        ConfigurationError: a value is out of range.
-    """
-    allowed = sigma * largest_ratio(epsilon=epsilon, delta=delta)
-    lower, upper = 0, num_examples - 1
-    while lower < upper:
-        middle = (lower + upper + 1) // 2
-        if sensitivity_of(middle) <= allowed:
-            lower = middle
-        else:
-            upper = middle - 1
-    return lower
-
-
 class Normal(Protocol):
     """Where standard normal numbers come from: numpy's generators, or `secret_noise.KeyedNormal`."""
 
@@ -146,7 +122,7 @@ class Normal(Protocol):
 def add_noise(parameters: Vector, sigma: float, generator: Normal) -> Vector:
     """Return `parameters` (d,) plus N(0, σ²) on every entry, in their dtype; drawn in float64.
 
-    Whoever knows what the generator was seeded with can subtract the noise: use a secret (`secret_noise`), or the
+    An observer that knows the seed of the generator can subtract the noise: use a secret (`secret_noise`), or the
     system's entropy and keep no copy where the model is to be given away.
 
     Raises:

@@ -1,7 +1,6 @@
 """What a release promises, on what it rests, and which of that does not hold."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
@@ -54,10 +53,6 @@ class NoiseCertificate:
         if not self.sensitivity.is_bound:
             reasons.append("The sensitivity is no proven bound.")
         return f"Calibrated noise, not certified: {noise}. {' '.join(reasons)}"
-
-    def values(self) -> dict[str, Any]:
-        """Return everything as plain values for JSON, with the statement."""
-        return {**asdict(self), "is_certified": self.is_certified, "statement": self.statement}
 
 
 def certificate(

@@ -49,7 +49,7 @@ class AccountedRelease:
     sensitivity: the Δ of everything deleted so far; None where nothing is known of it.
     unmet: the assumptions that do not hold, a sentence each.
     clients: who were forgotten by it. before, after: hashes of the model before it and of the released one; empty
-        where that is not known, as in releases of earlier versions.
+        where that is not known.
     """
 
     name: str
@@ -183,7 +183,7 @@ class Account:
         parts = [f"{lead}: {noise}."]
         if self.basis is Basis.NONE:
             parts.append(
-                f"To whoever has seen all {count} nothing is claimed: one had no noise, or no known sensitivity."
+                f"To an observer of all {count} nothing is claimed: one had no noise, or no known sensitivity."
             )
         else:
             budget = "" if self.epsilon is None else f" of a budget of {self.epsilon:g}"

@@ -19,7 +19,7 @@ class LocalWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class Premises:
     """What a round's part of the bound rests on: its constants, and what rounding depends on."""
 
     constants: Constants
@@ -34,7 +34,7 @@ class RoundLengths:
     learning_rate: η of its local steps.
     clients: who took part. moved: ‖θ⁺ − θ‖. norm: ‖θ‖.
     vectors: |a_u| before the round, of the forgettable clients that had a vector.
-    ground: None where nothing can be proven of this round, and then `unmet` says why, a sentence each.
+    premises: None where nothing can be proven of this round, and then `unmet` says why, a sentence each.
     """
 
     number: int
@@ -43,7 +43,7 @@ class RoundLengths:
     moved: float
     norm: float
     vectors: Mapping[str, float]
-    ground: Ground | None
+    premises: Premises | None
     unmet: tuple[str, ...] = ()
 
 

@@ -5,7 +5,7 @@
     stream    ChaCha20 (RFC 8439) under the key, counter and nonce 0
     normal    pairs of 64 bits of it → two uniform numbers → Box and Muller's two normal ones
 
-A key is used once, for one stream. To whoever lacks the secret the stream is as good as random (HMAC-SHA256 as a
+A key is used once, for one stream. Without the secret the stream is as good as random (HMAC-SHA256 as a
 pseudorandom function, ChaCha20 as a generator), so what is proven of Gaussian noise holds but for that advantage. What
 stays: the numbers are floating-point ones, with gaps, and end at 8.6 standard deviations. An attack on these gaps
 (Mironov, On Significance of the Least Significant Bits for Differential Privacy) is not defended against.

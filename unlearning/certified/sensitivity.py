@@ -24,7 +24,7 @@ class Weighting(StrEnum):
     """What removal leaves of a batch's mean: divided by the old size, or by what is left.
 
     fixed: w − (η/b) Σ_{B∖U} ∇ℓ, as the paper states its method.
-    renormalised: w − η/(b−m) Σ_{B∖U} ∇ℓ, as anyone who trains again would.
+    renormalised: w − η/(b−m) Σ_{B∖U} ∇ℓ, as retraining does.
     """
 
     FIXED = "fixed"
@@ -145,42 +145,18 @@ def newton_step_bound(
     Raises:
         NumericalError: not 0 ≤ m < n.
     """
-    _check_counts(num_examples, num_deleted)
-    value = _newton(constants, num_examples, num_deleted, inexactness)
-    return Sensitivity(value=value, is_bound=True, source="bound of the Newton step", constants=constants)
-
-
-def jackknife_bound(
-    constants: Constants, *, num_examples: int, num_deleted: int, inexactness: Inexactness = EXACT
-) -> Sensitivity:
-    """Compute Δ of the infinitesimal jackknife: that of the Newton step and m² L S/(λ² n (n−m)) more.
-
-    (nH)⁻¹ − (nH − mH_U)⁻¹ = −(nH)⁻¹ mH_U (nH − mH_U)⁻¹, applied to a sum of norm at most mL.
-
-    Raises:
-        NumericalError: not 0 ≤ m < n.
-    """
-    _check_counts(num_examples, num_deleted)
-    n, m = num_examples, num_deleted
-    stale = m**2 * constants.gradient_bound * constants.smoothness
-    stale /= constants.strong_convexity**2 * n * (n - m)
-    value = _newton(constants, n, m, inexactness) + stale
-    return Sensitivity(
-        value=value, is_bound=True, source="bound of the infinitesimal jackknife", constants=constants
-    )
-
-
-def _newton(constants: Constants, n: int, m: int, inexactness: Inexactness) -> float:
-    convexity, left = constants.strong_convexity, n - m
-    unfinished = n * inexactness.gradient_norm / (left * convexity)
-    length = m * constants.gradient_bound / (left * convexity)
-    damped = inexactness.damping / (inexactness.damping + convexity) * length
-    taylor = constants.hessian_lipschitz * (length + unfinished) ** 2 / (2 * convexity)
-    return taylor + unfinished + damped + inexactness.residual_norm / convexity
-
-
-def _check_counts(num_examples: int, num_deleted: int) -> None:
     if not 0 <= num_deleted < num_examples:
         raise NumericalError(
             f"{num_deleted} of {num_examples} examples are to be deleted; a bound needs at least one that stays."
         )
+    convexity, left = constants.strong_convexity, num_examples - num_deleted
+    unfinished = num_examples * inexactness.gradient_norm / (left * convexity)
+    length = num_deleted * constants.gradient_bound / (left * convexity)
+    damped = inexactness.damping / (inexactness.damping + convexity) * length
+    taylor = constants.hessian_lipschitz * (length + unfinished) ** 2 / (2 * convexity)
+    return Sensitivity(
+        value=taylor + unfinished + damped + inexactness.residual_norm / convexity,
+        is_bound=True,
+        source="bound of the Newton step",
+        constants=constants,
+    )

@@ -71,7 +71,7 @@ class CurvatureProduct:
     memory_budget_bytes: for the tensors that the graphs hold. Above it come a few vectors of the model's
         size and, while a product runs, about one more micro-batch's graph.
     micro_batch_size: how many examples go through the model at once; None: 64 on a CPU and 512 on a
-        GPU, fewer where the graph of so many exceeds the budget.
+        GPU, fewer where their graph exceeds the budget.
     device: None: the first GPU, or the CPU where there is none.
 
     Raises:
@@ -246,7 +246,7 @@ def check_reproducible(product: CurvatureProduct, generator: np.random.Generator
     """Refuse a product that answers twice differently for one random vector.
 
     A solver supposes one matrix; one that changes leads it anywhere, silently. The graphs are built
-    anew in between, since a kept graph repeats also what was random when it was built. On a GPU sums
+    again in between, since a kept graph repeats also what was random when it was built. On a GPU sums
     may differ in their last digits, which is let pass.
 
     Raises:
@@ -269,3 +269,12 @@ def check_reproducible(product: CurvatureProduct, generator: np.random.Generator
             "Something in the model is random or remembers: dropout that ignores eval mode, noise, batch "
             "statistics that are updated in the forward pass. Make the model's forward pass repeat itself."
         )
+
+
+def relative_damping(damping: float, largest: float) -> dict[str, float]:
+    """Return the estimate of the largest eigenvalue (weight decay included, damping not), and λ as a multiple of it.
+
+    λ is a bias wherever it is not small beside the eigenvalues that matter, so its size alone says nothing.
+    """
+    found = {"largest eigenvalue (estimate from below)": largest}
+    return {**found, "damping relative to it": damping / largest} if largest > 0 else found

@@ -15,16 +15,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from unlearning.certified import (
-    Constants,
-    Mechanism,
-    NoiseCertificate,
-    Sensitivity,
-    add_noise,
-    certificate,
-    measured_sensitivity,
-    newton_step_bound,
-)
+from unlearning.certified.noise import Mechanism, add_noise
+from unlearning.certified.noise_certificate import NoiseCertificate, certificate
+from unlearning.certified.sensitivity import Constants, Sensitivity, measured_sensitivity, newton_step_bound
 from unlearning.decentralised.corrections import Correction, FederationCounts
 from unlearning.errors import ConfigurationError, NumericalError
 

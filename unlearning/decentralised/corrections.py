@@ -24,12 +24,14 @@ from enum import StrEnum
 
 import numpy as np
 
-from unlearning.certified import InfluenceSettings, newton_step
-from unlearning.curvature import CurvatureKind, CurvatureProduct, fisher_diagonal, gradient
+from unlearning.certified.newton_step import InfluenceSettings, newton_step
+from unlearning.curvature.gradients import fisher_diagonal, gradient
+from unlearning.curvature.kinds import CurvatureKind
+from unlearning.curvature.products import CurvatureProduct
 from unlearning.errors import NumericalError
 from unlearning.parameters import Vector, check_length
-from unlearning.solvers import Outcome, direct_solve
-from unlearning.solvers.direct import dense_matrix
+from unlearning.solvers.direct import dense_matrix, direct_solve
+from unlearning.solvers.solution import Outcome
 from unlearning.tasks.task import Examples, Task
 
 MAX_SHARED_DIMENSION = 2_000

@@ -31,6 +31,7 @@ def head_slots(task: Task) -> tuple[Slot, ...]:
             "FedAU needs a classifier whose last layer is linear with one output a class, trained, and shares no "
             "weights with another layer; this model has none. Choose another method.",
             retryable=False,
+            code="no-classifier-head",
         )
     slots, prefix = slots_by_name(model), f"{name}." if name else ""
     return tuple(slots[f"{prefix}{part}"] for part in ("weight", "bias") if f"{prefix}{part}" in slots)

@@ -81,7 +81,8 @@ def check_eligible(
         if federation.score_name != "accuracy":
             raise UnsupportedRequest(
                 f"A class cannot be forgotten here: {federation.task} is measured by {federation.score_name}, its "
-                "examples belong to no one class. Name a client or samples."
+                "examples belong to no one class. Name a client or samples.",
+                code="no-classes",
             )
         if target.class_label >= federation.num_classes:
             raise InvalidRequest(
@@ -90,20 +91,23 @@ def check_eligible(
             )
     if Need.CLASSIFIER in info.needs and federation.score_name != "accuracy":
         raise UnsupportedRequest(
-            f"{info.title} works with class labels, and {federation.task} is no classification. Choose another method."
+            f"{info.title} works with class labels, and {federation.task} is no classification. Choose another method.",
+            code="no-classification",
         )
     if Need.CLASSIFIER_HEAD in info.needs and not federation.has_classifier_head:
         raise UnsupportedRequest(
             f"{info.title} needs a classifier whose last layer is linear with one output a class, is trained, and "
-            f"shares no weights with another layer; the model of {federation.task} has none. Choose another method."
+            f"shares no weights with another layer; the model of {federation.task} has none. Choose another method.",
+            code="no-classifier-head",
         )
     if reason := unfit_training(info, federation.own_training, watches_steps=federation.watches_steps):
-        raise UnsupportedRequest(f"{reason} Choose another method.")
+        raise UnsupportedRequest(f"{reason} Choose another method.", code="own-training")
     alone = [name for name, other in prepared.items() if other.preparation.stands_alone and name != info.name]
     if alone:
         raise UnsupportedRequest(
             f"This federation trains its model in a way that only {alone[0]} can undo (prepare = "
-            f'"{federation.prepare}"). Choose {alone[0]}.'
+            f'"{federation.prepare}"). Choose {alone[0]}.',
+            code="other-preparation",
         )
     if info.preparation is not None:
         _check_prepared(method, target, federation, prepared)
@@ -146,16 +150,20 @@ def _check_prepared(
         when = "before the first round" if info.preparation.from_the_start else "before training"
         raise UnsupportedRequest(
             f'{info.title} is {lost} in this federation. It needs the setting prepare = "{info.name}" from '
-            f"{when}, because it works with what is kept then: {info.preparation.keeps}. Choose another method."
+            f"{when}, because it works with what is kept then: {info.preparation.keeps}. Choose another method.",
+            code="not-prepared",
         )
     if since and info.preparation.from_the_start:
         raise UnsupportedRequest(
             f"{info.title} needs what is kept from the first round on; it was switched on after {since} training "
-            "round(s). Choose another method."
+            "round(s). Choose another method.",
+            code="prepared-too-late",
         )
     reason = info.preparation.refusal(prepared[info.name].options, target)
     if reason:
-        raise UnsupportedRequest(f"{info.title} cannot forget {target.describe()}: {reason}")
+        raise UnsupportedRequest(
+            f"{info.title} cannot forget {target.describe()}: {reason}", code="not-prepared-for-target"
+        )
 
 
 def _head_size(task: Task) -> int:

@@ -30,7 +30,7 @@ The C_k take the place of the U_k, so the next deletion starts from this one's r
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import cast
+from typing import TypeAlias, cast
 
 import numpy as np
 from pydantic import Field
@@ -74,7 +74,7 @@ class FedEraserParameters(MethodParameters):
 class HistoryOptions(PreparationOptions):
     """What of the history to keep."""
 
-    every: int = Field(default=1, ge=1, description="keep one of so many rounds, the first one included")
+    every: int = Field(default=1, ge=1, description="keep one round in this many, the first one included")
     max_gib: float = Field(default=16.0, gt=0, description="the store may take so much room")
 
 
@@ -105,6 +105,9 @@ class KeepUpdates(Preparation[HistoryOptions]):
             store.save(client, done.number, _entry(model - done.before, count, done.number))
 
 
+_Problem: TypeAlias = Problem[FedEraserParameters, HistoryOptions]
+
+
 class FedEraser(Method[FedEraserParameters, HistoryOptions]):
     """Calibrated replay. State: `rounds`, the stored rounds to replay; `missing`, by client in how many."""
 
@@ -114,17 +117,14 @@ class FedEraser(Method[FedEraserParameters, HistoryOptions]):
         title="FedEraser",
         source="Liu et al., FedEraser: Enabling Efficient Client-Level Data Removal, Algorithm 1",
         granularities=frozenset({Granularity.CLIENT}),
-        several_at_once=True,
         needs=frozenset({Need.HISTORY, Need.RETAINED_ONLINE}),
-        cost_remark="the first stored round is replayed without asking anybody",
+        cost_remark="the first stored round is replayed without asking any client",
         remark="one exchange for each stored round; far from retraining after long training on unlike clients",
         asks_everyone=True,
         preparation=KeepUpdates(),
     )
 
-    def begin(
-        self, problem: Problem[FedEraserParameters, HistoryOptions], parameters: Vector
-    ) -> UnlearningState:
+    def begin(self, problem: _Problem, parameters: Vector) -> UnlearningState:
         """Replay the first stored round, for which no client is needed: initial model and mean of retained updates.
 
         Raises:
@@ -152,9 +152,7 @@ class FedEraser(Method[FedEraserParameters, HistoryOptions]):
         )
         return _report(state, kept.store, replayed=1)
 
-    def configure(
-        self, problem: Problem[FedEraserParameters, HistoryOptions], state: UnlearningState
-    ) -> Mapping[str, Instruction]:
+    def configure(self, problem: _Problem, state: UnlearningState) -> Mapping[str, Instruction]:
         """Let those that took part in the stored round and stay train shortly from the calibrated model."""
         own, store = problem.parameters, self.kept(problem).store
         number = state.values["rounds"][state.exchanges + 1]
@@ -174,15 +172,12 @@ class FedEraser(Method[FedEraserParameters, HistoryOptions]):
         return trained_update(instruction, site, site.retain)
 
     def aggregate(
-        self,
-        problem: Problem[FedEraserParameters, HistoryOptions],
-        state: UnlearningState,
-        replies: Mapping[str, Reply],
+        self, problem: _Problem, state: UnlearningState, replies: Mapping[str, Reply]
     ) -> UnlearningState:
         """Go one stored round further; a client that gave no answer is left out of it, its stored update too.
 
         Raises:
-            MethodFailed: nobody answered who holds an example.
+            MethodFailed: no client that holds an example answered.
         """
         kept, own = self.kept(problem), problem.parameters
         rounds, missing = state.values["rounds"], dict(state.values["missing"])
@@ -272,13 +267,13 @@ def _retained(problem: Problem, store: Store) -> list[str]:
 
 
 def _report(state: UnlearningState, store: Store, replayed: int) -> UnlearningState:
-    """Return `state` with what is to be said of it after so many replayed rounds."""
+    """Return `state` with what is to be said of it after `replayed` rounds."""
     missing = state.values["missing"]
     exchanges = len(state.values["rounds"]) - 1
     left_out = [f"client {client} in {missing[client]} of {exchanges}" for client in sorted(missing)]
     findings = {
         "stored rounds replayed": replayed,
         "size of the stored updates in bytes": store.num_bytes(),
-        "left out of calibrations, their stored updates not used": "; ".join(left_out) or "nobody",
+        "left out of calibrations, their stored updates not used": "; ".join(left_out) or "none",
     }
     return replace(state, findings=findings, work=WorkDone(rounds=replayed))

@@ -1,4 +1,4 @@
-"""FedMemPrune: reset the parameters that one round of those who stay hardly moves, then let recovery train them anew.
+"""FedMemPrune: reset the parameters that one round of those who stay hardly moves, then let recovery train them again.
 
 Source: Wei, Zhang, Zhang, Zhang, Chen, Ong, Zhang, Xiang, "Rethinking Federated Unlearning via the Lens of
 Memorization" (KDD 2026, arXiv 2605.24545), and the authors' code for all that follows; of the paper's text
@@ -6,7 +6,7 @@ only abstract and introduction could be read.
 
     Δ_i   change by local training of a client that stays, one ordinary round      r   share of the parameters, 0.4
 
-    θ ← θ + Σ_R (n_i/Σ n) Δ_i;   of all parameters the r·P with the smallest |mean_R Δ_i| are drawn anew:
+    θ ← θ + Σ_R (n_i/Σ n) Δ_i;   of all parameters the r·P with the smallest |mean_R Δ_i| are drawn again:
                  a tensor of two dimensions or more by Kaiming's uniform rule for ReLU, U(−√(6/fan-in), √(6/fan-in)),
                  any other by U(−0.1, 0.1)
 
@@ -18,7 +18,6 @@ keeps a part stays with that part. Buffers and frozen parameters are not drawn; 
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -26,7 +25,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import nn
 
-from unlearning.errors import MethodFailed
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
@@ -44,12 +42,12 @@ from unlearning.methods.updates import (
     add_mean_update,
     ask_staying,
     mean_vector,
-    relative_change,
+    moved,
+    replies_with_examples,
     trained_update,
     with_kept_buffers,
 )
 from unlearning.parameters import Slot, Vector, layout, size_of_vector
-from unlearning.requests import Granularity
 from unlearning.training import structure
 
 FLAT_RANGE = 0.1
@@ -59,9 +57,9 @@ FLAT_RANGE = 0.1
 class FedMemPruneParameters(MethodParameters):
     """Parameters of FedMemPrune."""
 
-    # Beyond that hardly anything is left of the model, and recovery is training anew.
+    # Beyond that hardly anything is left of the model, and recovery is training from scratch.
     share: Annotated[float, Safe(high=0.9)] = Field(
-        default=0.4, gt=0, le=1, description="r, of the parameters that are drawn anew"
+        default=0.4, gt=0, le=1, description="r, of the parameters that are drawn again"
     )
 
 
@@ -73,18 +71,12 @@ class FedMemPrune(Method[FedMemPruneParameters]):
         name="fedmemprune",
         title="FedMemPrune",
         source="Wei et al., Rethinking Federated Unlearning via the Lens of Memorization, and the authors' code",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset({Need.RETAINED_ONLINE}),
         remark=(
             "never asks for what is forgotten; recovery has to train what was reset, 30 to 40 rounds as published"
         ),
         asks_everyone=True,
     )
-
-    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """Begin; one exchange will do."""
-        return UnlearningState(parameters=parameters)
 
     def configure(
         self, problem: Problem[FedMemPruneParameters], state: UnlearningState
@@ -100,30 +92,25 @@ class FedMemPrune(Method[FedMemPruneParameters]):
     def aggregate(
         self, problem: Problem[FedMemPruneParameters], state: UnlearningState, replies: Mapping[str, Reply]
     ) -> UnlearningState:
-        """Average as ever, then draw anew what hardly moved.
+        """Average as ever, then draw again what hardly moved.
 
         Raises:
-            MethodFailed: nobody who keeps an example answered.
+            MethodFailed: no client that keeps an example answered.
         """
-        answered = {client: reply for client, reply in replies.items() if reply.num_examples}
-        if not answered:
-            raise MethodFailed("No client that stays answered; FedMemPrune cannot go on.", retryable=True)
+        answered = replies_with_examples(self.info.title, replies)
         model = structure(problem.task)
         own = trainable(model)
         mean = mean_vector(reply.vector for reply in answered.values())
         redundant = least_moved(mean, own, problem.parameters.share)
         parameters = with_kept_buffers(problem.task, add_mean_update(state.parameters, answered), answered)
-        fresh = draw_anew(layout(model), np.random.default_rng([problem.seed, problem.round]))
+        fresh = fresh_parameters(layout(model), np.random.default_rng([problem.seed, problem.round]))
         parameters[redundant] = fresh[redundant].astype(parameters.dtype)
         findings = {
-            "parameters drawn anew": len(redundant),
+            "parameters drawn again": len(redundant),
             "share of all parameters": len(redundant) / int(own.sum()),
             "clients whose updates ranked them": len(answered),
-            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(
-                problem.task, state.parameters, parameters
-            ),
         }
-        return replace(state.advance(parameters, finished=True), findings=findings)
+        return moved(problem, state, parameters, findings)
 
     def cost(self, given: CostSymbols, parameters: FedMemPruneParameters, options: object) -> Cost:
         """Compute 2 P B (C_r + C_p) bytes, F N E (C_r + C_p) FLOPs, P B stored: one ordinary round."""
@@ -146,7 +133,7 @@ def least_moved(mean: Vector, own: NDArray[np.bool_], share: float) -> NDArray[n
     return np.sort(positions[order[: int(share * len(positions))]])
 
 
-def draw_anew(slots: tuple[Slot, ...], generator: np.random.Generator) -> NDArray[np.float64]:
+def fresh_parameters(slots: tuple[Slot, ...], generator: np.random.Generator) -> NDArray[np.float64]:
     """Return fresh numbers for the whole flat vector (d,)."""
     parts = []
     for slot in slots:

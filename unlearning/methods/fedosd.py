@@ -33,7 +33,6 @@ from torch.nn import functional
 
 from unlearning.buffers import without_buffers
 from unlearning.errors import MethodFailed
-from unlearning.methods.both_sides import check_somebody_keeps, retained_side, with_retained_update
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
@@ -50,15 +49,17 @@ from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import (
     ask_staying,
     ask_targets,
-    check_classification,
+    check_somebody_keeps,
     mean_vector,
-    relative_change,
+    moved,
     replies_of_targets,
+    replies_with_examples,
+    retained_side,
     trained_update,
     with_kept_buffers,
+    with_retained_update,
 )
 from unlearning.parameters import Vector
-from unlearning.requests import Granularity
 
 START = "start"
 FORGET, KEEP = "forget", "keep"
@@ -93,8 +94,6 @@ class FedOsd(Method[FedOsdParameters]):
         name="fedosd",
         title="FedOSD",
         source="Pan et al., Federated Unlearning with Gradient Descent and Conflict Mitigation, and the authors' code",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset(
             {Need.REQUESTER_ONLINE, Need.RETAINED_ONLINE, Need.CLASSIFIER, Need.LOSS_DERIVATIVES}
         ),
@@ -108,11 +107,11 @@ class FedOsd(Method[FedOsdParameters]):
         """Begin; each exchange is one round.
 
         Raises:
-            MethodFailed: nobody keeps anything, or the task is no classification.
+            MethodFailed: no client keeps anything, or the task is no classification.
         """
         check_somebody_keeps(self.info.title, problem)
-        check_classification(self.info.title, problem.task)
-        return UnlearningState(parameters=parameters, arrays={START: parameters}, values={"orthogonal": []})
+        state = super().begin(problem, parameters)
+        return replace(state, arrays={START: parameters}, values={"orthogonal": []})
 
     def configure(
         self, problem: Problem[FedOsdParameters], state: UnlearningState
@@ -142,7 +141,7 @@ class FedOsd(Method[FedOsdParameters]):
         """Go one round further.
 
         Raises:
-            MethodFailed: a target did not answer, nobody holds an example to forget or to keep, or the retained
+            MethodFailed: a target did not answer, no client holds an example to forget or to keep, or the retained
                 clients' updates leave no direction free.
         """
         own, start = problem.parameters, cast(Vector, state.arrays[START])
@@ -154,22 +153,20 @@ class FedOsd(Method[FedOsdParameters]):
             step, share = orthogonal_step(wanted, [keeping[client].vector for client in sorted(keeping)])
             shares.append(share)
         else:
-            keeping = {client: reply for client, reply in replies.items() if reply.num_examples}
-            if not keeping:
-                raise MethodFailed("No client that stays answered FedOSD's post-training.", retryable=True)
+            keeping = replies_with_examples(self.info.title, replies)
             away = without_buffers(problem.task, state.parameters.astype(np.float64) - start)
             step = mean_vector(without_component(keeping[client].vector, away) for client in sorted(keeping))
         parameters = (state.parameters.astype(np.float64) + step).astype(state.parameters.dtype)
         parameters = with_kept_buffers(problem.task, parameters, keeping)
         done = state.exchanges + 1
-        state = state.advance(parameters, finished=done == own.unlearning_rounds + own.post_training_rounds)
         findings = {
             "rounds of unlearning": min(done, own.unlearning_rounds),
             "rounds of post-training": max(0, done - own.unlearning_rounds),
             "share of the targets' direction that was free, first and last round": [shares[0], shares[-1]],
-            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(problem.task, start, parameters),
         }
-        return replace(state, values={"orthogonal": shares}, findings=findings)
+        finished = done == own.unlearning_rounds + own.post_training_rounds
+        state = moved(problem, state, parameters, findings, start=start, finished=finished)
+        return replace(state, values={"orthogonal": shares})
 
     def cost(self, given: CostSymbols, parameters: FedOsdParameters, options: object) -> Cost:
         """Compute (2 P B C + P B C_p) R_u + 2 P B (C_r + C_p) R_p bytes, F N E (C R_u + (C_r + C_p) R_p) FLOPs, 2 P B.

@@ -10,7 +10,7 @@ introduction could be read.
     θ_u = θ after E epochs of Adam on  mean KL( softmax(z'/τ) ‖ softmax(z_student/τ) )  over what target u forgets
     θ'  = Σ_U (m_u/Σ m) θ_u
 
-So the student learns to say of its own data what the teacher says of the other classes, as if the true one were the
+So the student learns for its own data what the teacher gives the other classes, as if the true one were the
 least likely. The teacher's outputs are those of evaluation, computed once. The paper has one target, whose model is the
 new global one; the mean by forgotten examples is for several and for a class. A target that keeps a part distils what
 it forgets only. Buffers stay as they were. The authors' code has six other teachers, which are not here; the minimum is
@@ -47,13 +47,10 @@ from unlearning.methods.updates import (
     NUM_RETAINED,
     add_mean_update,
     ask_targets,
-    check_classification,
-    relative_change,
+    moved,
     replies_of_targets,
     trained_update,
 )
-from unlearning.parameters import Vector
-from unlearning.requests import Granularity
 
 
 class FedQuitParameters(MethodParameters):
@@ -77,20 +74,9 @@ class FedQuit(Method[FedQuitParameters]):
         name="fedquit",
         title="FedQUIT",
         source="Mora et al., FedQUIT: On-Device Federated Unlearning via a Quasi-Competent Virtual Teacher, and code",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset({Need.REQUESTER_ONLINE, Need.CLASSIFIER, Need.LOSS_DERIVATIVES}),
         remark="asks the targets only; with the published rate a target of a few steps hardly moves the model",
     )
-
-    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """Begin; one exchange will do.
-
-        Raises:
-            MethodFailed: the task is no classification.
-        """
-        check_classification(self.info.title, problem.task)
-        return UnlearningState(parameters=parameters)
 
     def configure(
         self, problem: Problem[FedQuitParameters], state: UnlearningState
@@ -128,19 +114,16 @@ class FedQuit(Method[FedQuitParameters]):
         """Make the mean of the targets' models the new global one, by numbers of forgotten examples.
 
         Raises:
-            MethodFailed: a target did not answer, or nobody holds an example.
+            MethodFailed: a target did not answer, or no client holds an example.
         """
         distilled = replies_of_targets(self.info.title, problem, replies)
         parameters = add_mean_update(state.parameters, distilled)
         total = sum(reply.num_examples for reply in distilled.values())
         losses = [reply.num_examples * reply.metrics.get("loss", np.nan) for reply in distilled.values()]
         findings = {
-            "mean divergence from the virtual teacher over all steps, in nats": float(sum(losses) / total),
-            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(
-                problem.task, state.parameters, parameters
-            ),
+            "mean divergence from the virtual teacher over all steps, in nats": float(sum(losses) / total)
         }
-        return replace(state.advance(parameters, finished=True), findings=findings)
+        return moved(problem, state, parameters, findings)
 
     def cost(self, given: CostSymbols, parameters: FedQuitParameters, options: object) -> Cost:
         """Compute 2 P B C_u bytes, F N (E_d + 1/3) C_u FLOPs, P B stored: a forward pass is a third of a step."""

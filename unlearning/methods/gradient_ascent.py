@@ -38,12 +38,10 @@ from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import (
     add_mean_update,
     ask_targets,
-    relative_change,
+    moved,
     replies_of_targets,
     trained_update,
 )
-from unlearning.parameters import Vector
-from unlearning.requests import Granularity
 
 _LEFT_AFTER = "steps until a number was not finite"
 
@@ -72,15 +70,9 @@ class GradientAscent(Method[GradientAscentParameters]):
         name="gradient-ascent",
         title="Gradient ascent",
         source="Halimi et al., Federated Unlearning: How to Efficiently Erase a Client in FL? (baseline)",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset({Need.REQUESTER_ONLINE, Need.STEPS}),
         remark="often destroys the model, and recovery has to mend it; with clip_norm=0 most networks overflow",
     )
-
-    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """Begin; one exchange will do."""
-        return UnlearningState(parameters=parameters)
 
     def configure(
         self, problem: Problem[GradientAscentParameters], state: UnlearningState
@@ -113,16 +105,11 @@ class GradientAscent(Method[GradientAscentParameters]):
         """Add the mean of the targets' updates by their numbers of forgotten examples.
 
         Raises:
-            MethodFailed: a target did not answer, nobody holds an example, or a climb has overflowed.
+            MethodFailed: a target did not answer, no client holds an example, or a climb has overflowed.
         """
         climbed = replies_of_targets(self.info.title, problem, replies)
         _check_finite(climbed)
-        parameters = add_mean_update(state.parameters, climbed)
-        change = relative_change(problem.task, state.parameters, parameters)
-        return replace(
-            state.advance(parameters, finished=True),
-            findings={"relative change of the model ‖Δθ‖/‖θ‖": change},
-        )
+        return moved(problem, state, add_mean_update(state.parameters, climbed))
 
     def cost(self, given: CostSymbols, parameters: GradientAscentParameters, options: object) -> Cost:
         """Compute 2 P B C_u bytes, F N E_asc C_u FLOPs, P B stored."""

@@ -17,15 +17,15 @@ and only a rough approximation, because one client's curvature stands for everyb
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
 from unlearning.buffers import without_buffers
-from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
-from unlearning.curvature.damping import relative_damping
+from unlearning.curvature.gradients import gradient
+from unlearning.curvature.kinds import CurvatureKind
+from unlearning.curvature.products import CurvatureProduct, relative_damping
 from unlearning.errors import MethodFailed
 from unlearning.methods.costs import Cost, CostSymbols, solver_epochs
 from unlearning.methods.method import (
@@ -43,13 +43,14 @@ from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import (
     NUM_RETAINED,
     ask_targets,
+    moved,
     num_retained,
-    relative_change,
     replies_of_targets,
 )
 from unlearning.parameters import Vector, add_weighted
-from unlearning.requests import Granularity
-from unlearning.solvers import Solution, conjugate_gradient, lanczos_extremes
+from unlearning.solvers.conjugate_gradient import conjugate_gradient
+from unlearning.solvers.lanczos import lanczos_extremes
+from unlearning.solvers.solution import Solution
 from unlearning.tasks.task import Examples
 
 SOURCE = "HF-KCU, Algorithm 1, Eq. 6, Theorem 3"
@@ -92,8 +93,6 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
             name="hf-kcu-influence" if corrected else "hf-kcu",
             title="HF-KCU, corrected" if corrected else "HF-KCU as published",
             source=SOURCE,
-            granularities=frozenset(Granularity),
-            several_at_once=True,
             needs=frozenset({Need.REQUESTER_ONLINE, Need.LOSS_DERIVATIVES}),
             remark=(
                 "a rough approximation: the requester's own curvature stands for everybody's"
@@ -102,10 +101,6 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
                 "on the forgotten data"
             ),
         )
-
-    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """Begin; one exchange will do."""
-        return UnlearningState(parameters=parameters)
 
     def configure(
         self, problem: Problem[HfKcuParameters | HfKcuInfluenceParameters], state: UnlearningState
@@ -164,7 +159,7 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
         """Take the published or the corrected step.
 
         Raises:
-            MethodFailed: a target did not answer, or nobody holds what is to be forgotten.
+            MethodFailed: a target did not answer, or no client holds what is to be forgotten.
         """
         affected = replies_of_targets(self.info.title, problem, replies)
         own = {client: reply.num_examples + num_retained(reply) for client, reply in replies.items()}
@@ -174,11 +169,7 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
         )
         terms = {client: (weights[client], reply.vector) for client, reply in affected.items()}
         parameters = add_weighted(state.parameters, terms)
-        findings: dict[str, Any] = {
-            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(
-                problem.task, state.parameters, parameters
-            )
-        }
+        findings: dict[str, Any] = {}
         if isinstance(problem.parameters, HfKcuParameters):
             cap = sum(-weights[client] for client in affected) * problem.parameters.cap
             findings["cap on the relative change Σ w α β"] = cap
@@ -189,7 +180,7 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
             findings[f"client {client}"] = {
                 key: value for key, value in reply.values.items() if key not in ("curvatures", NUM_RETAINED)
             }
-        return replace(state.advance(parameters, finished=True), findings=findings)
+        return moved(problem, state, parameters, findings)
 
     def cost(
         self,

@@ -12,9 +12,9 @@ State goes in and new state comes out, nothing else is kept, so a checkpoint aft
 enough to go on after a crash. `state.parameters` of the finished state is the unlearned model;
 recovery (ordinary rounds without the forgotten data) follows and is not the method's business.
 
-A new method is one file here with a subclass of `Method` that has these attributes and four functions, and one line
-in `unlearning.methods.registry.METHODS`. What many methods do with replies and updates is in
-`unlearning.methods.updates`.
+A new method is one file here with a subclass of `Method` that has these attributes and functions (`begin` where the
+model as it is will not do), and one line in `unlearning.methods.registry.METHODS`. What many methods do with replies
+and updates is in `unlearning.methods.updates`.
 """
 
 from abc import ABC, abstractmethod
@@ -27,8 +27,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypeVar
 
-from unlearning.certified import AccountedRelease, Sensitivity
+from unlearning.certified.privacy_accountant import AccountedRelease
+from unlearning.certified.sensitivity import Sensitivity
 from unlearning.errors import MethodFailed
+from unlearning.methods.classifier_head import head_slots
 from unlearning.methods.costs import Cost, CostSymbols, WorkDone
 from unlearning.methods.preparation import OptionsT, Preparation
 from unlearning.parameters import Vector
@@ -58,6 +60,7 @@ class Need(StrEnum):
 class MethodInfo:
     """What a method states about itself; requests that it cannot serve are refused by this.
 
+    granularities: what it can forget. several_at_once: whether targets may be several.
     remark: a limit that users must know, for `methods` and the report.
     cost_remark: why what is measured differs from the closed formula of `Method.cost`, for the report.
     replies_are_updates: whether the clients' vectors are changes of the whole model, whose length is
@@ -75,9 +78,9 @@ class MethodInfo:
     name: str
     title: str
     source: str
-    granularities: frozenset[Granularity]
-    several_at_once: bool
-    needs: frozenset[Need]
+    granularities: frozenset[Granularity] = frozenset(Granularity)
+    several_at_once: bool = True
+    needs: frozenset[Need] = frozenset()
     remark: str = ""
     cost_remark: str = ""
     replies_are_updates: bool = True
@@ -276,9 +279,22 @@ class Method(ABC, Generic[ParametersT, OptionsT]):
     info: MethodInfo
     Parameters: type[ParametersT]
 
-    @abstractmethod
     def begin(self, problem: Problem[ParametersT, OptionsT], parameters: Vector) -> UnlearningState:
-        """Return the state before the first exchange; already finished where no client is asked."""
+        """Return the state before the first exchange: the model as it is, unless a method says otherwise.
+
+        Raises:
+            MethodFailed: the method needs a classification or a classifier's head, and there is none.
+        """
+        if Need.CLASSIFIER in self.info.needs and problem.task.score_name != "accuracy":
+            raise MethodFailed(
+                f"{self.info.title} works with class labels, and this task is no classification. Choose another "
+                "method.",
+                retryable=False,
+                code="no-classification",
+            )
+        if Need.CLASSIFIER_HEAD in self.info.needs:
+            head_slots(problem.task)
+        return UnlearningState(parameters=parameters)
 
     @abstractmethod
     def configure(
@@ -336,6 +352,7 @@ class Method(ABC, Generic[ParametersT, OptionsT]):
                 f'"{self.info.name}" before {"the first round" if from_the_start else "training"}. '
                 "Choose another method.",
                 retryable=False,
+                code="not-prepared",
             )
         return problem.kept
 
@@ -346,7 +363,7 @@ class AsksNobody(Method[ParametersT, OptionsT]):
     def configure(
         self, problem: Problem[ParametersT, OptionsT], state: UnlearningState
     ) -> Mapping[str, Instruction]:
-        """Ask nobody."""
+        """Ask no client."""
         return {}
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:

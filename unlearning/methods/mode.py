@@ -22,7 +22,6 @@ import torch
 from pydantic import Field
 
 from unlearning.buffers import with_buffers_of
-from unlearning.errors import MethodFailed
 from unlearning.evaluation import predict
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
@@ -40,8 +39,9 @@ from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import (
     add_mean_update,
     ask_targets,
-    check_classification,
+    check_somebody_keeps,
     replies_of_targets,
+    replies_with_examples,
     trained_update,
     with_kept_buffers,
 )
@@ -93,11 +93,10 @@ class MoDe(Method[MoDeParameters]):
         Raises:
             MethodFailed: no client stays that De could learn from, or the task is no classification.
         """
-        if not problem.retained:
-            raise MethodFailed("MoDe needs at least one client that stays; there is none.", retryable=False)
-        check_classification(self.info.title, problem.task)
+        check_somebody_keeps(self.info.title, problem)
+        state = super().begin(problem, parameters)
         fresh = initial_parameters(problem.task, problem.schedule(1).seed).astype(parameters.dtype)
-        return UnlearningState(parameters=parameters, arrays={DEGRADATION: fresh})
+        return replace(state, arrays={DEGRADATION: fresh})
 
     def configure(
         self, problem: Problem[MoDeParameters], state: UnlearningState
@@ -129,12 +128,13 @@ class MoDe(Method[MoDeParameters]):
         """Go one step further; clients that stay and gave no answer are left out of it.
 
         Raises:
-            MethodFailed: nobody who stays answered a degradation, or the target no guidance.
+            MethodFailed: no client that stays answered a degradation, or the target no guidance.
         """
         own = problem.parameters
         plan = steps(own)
         if plan[state.exchanges] == "degrade":
-            degradation = _average(cast(Vector, state.arrays[DEGRADATION]), replies)
+            before = cast(Vector, state.arrays[DEGRADATION])
+            degradation = add_mean_update(before, replies_with_examples(self.info.title, replies))
             degradation = with_kept_buffers(problem.task, degradation, replies)
             mixed = degrade(state.parameters, degradation, own.momentum)
             parameters = with_buffers_of(problem.task, mixed, state.parameters)
@@ -142,7 +142,7 @@ class MoDe(Method[MoDeParameters]):
         else:
             replies_of_targets(self.info.title, problem, replies)
             staying = {client: reply for client, reply in replies.items() if client not in problem.targets}
-            parameters = with_kept_buffers(problem.task, _average(state.parameters, replies), staying)
+            parameters = with_kept_buffers(problem.task, add_mean_update(state.parameters, replies), staying)
         done = state.exchanges + 1
         findings = {"degradations": plan[:done].count("degrade"), "guidances": plan[:done].count("guide")}
         return replace(state.advance(parameters, finished=done == len(plan)), findings=findings)
@@ -171,10 +171,3 @@ def degrade(model: Vector, degradation: Vector, momentum: float) -> Vector:
     """Compute λ G + (1 − λ) De, in float64. Source: MoDe, momentum degradation."""
     mixed: Vector = momentum * model.astype(np.float64) + (1 - momentum) * degradation.astype(np.float64)
     return mixed.astype(model.dtype)
-
-
-def _average(model: Vector, replies: Mapping[str, Reply]) -> Vector:
-    """Average the updates by numbers of examples, as FedAvg."""
-    if not any(reply.num_examples for reply in replies.values()):
-        raise MethodFailed("No client gave MoDe a usable answer; it cannot go on.", retryable=True)
-    return add_mean_update(model, replies)

@@ -5,8 +5,8 @@ baseline beside their SCRUB; their code. It is centralised there; carried over t
 
     L(θ) = β · mean_R ℓ − (1 − β) · mean_U ℓ          R, U  examples that are kept and forgotten    β  balance, 0.95
 
-    round:  Δ_i  change by local SGD on ℓ over what client i keeps         n_i  so many examples
-            Δ_u  the same on −ℓ over what target u forgets, clipped        m_u  so many
+    round:  Δ_i  change by local SGD on ℓ over what client i keeps         n_i  number of these examples
+            Δ_u  the same on −ℓ over what target u forgets, clipped        m_u  number of these
             θ ← θ + β Σ_R (n_i/Σ n) Δ_i + (1 − β) Σ_U (m_u/Σ m) Δ_u
 
 With one full-batch step a client this is a step of gradient descent on L. A target that keeps a part is on both sides
@@ -23,7 +23,6 @@ from typing import Annotated, cast
 
 from pydantic import Field
 
-from unlearning.methods.both_sides import check_somebody_keeps, retained_side, with_retained_update
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
@@ -39,14 +38,16 @@ from unlearning.methods.method import (
 from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import (
     ask_targets,
-    relative_change,
+    check_somebody_keeps,
+    moved,
     replies_of_targets,
+    retained_side,
     shares,
     trained_update,
     with_kept_buffers,
+    with_retained_update,
 )
 from unlearning.parameters import Vector, add_weighted
-from unlearning.requests import Granularity
 
 START = "start"
 
@@ -74,8 +75,6 @@ class NegGradPlus(Method[NegGradPlusParameters]):
         name="neggrad-plus",
         title="NegGrad+",
         source="Kurmanji et al., Towards Unbounded Machine Unlearning (baseline); carried over to a federation",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset({Need.REQUESTER_ONLINE, Need.RETAINED_ONLINE, Need.STEPS}),
         remark="every client works in each of its rounds, five by default",
         cost_remark="a target that keeps a part trains on it as well",
@@ -85,7 +84,7 @@ class NegGradPlus(Method[NegGradPlusParameters]):
         """Begin; each exchange is one round.
 
         Raises:
-            MethodFailed: nobody keeps anything that could be descended on.
+            MethodFailed: no client keeps anything that could be descended on.
         """
         check_somebody_keeps(self.info.title, problem)
         return UnlearningState(parameters=parameters, arrays={START: parameters})
@@ -119,7 +118,7 @@ class NegGradPlus(Method[NegGradPlusParameters]):
         """Go one step on both sides.
 
         Raises:
-            MethodFailed: a target did not answer, nobody holds an example to forget, or nobody one to keep.
+            MethodFailed: a target did not answer, or no client holds an example to forget, or one to keep.
         """
         climbed = replies_of_targets(self.info.title, problem, replies)
         kept = retained_side(self.info.title, problem, replies)
@@ -128,13 +127,8 @@ class NegGradPlus(Method[NegGradPlusParameters]):
         terms |= {f"descend {name}": term for name, term in shares(kept, own.balance).items()}
         parameters = with_kept_buffers(problem.task, add_weighted(state.parameters, terms), kept)
         done = state.exchanges + 1
-        findings = {
-            "rounds of descent and ascent": done,
-            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(
-                problem.task, cast(Vector, state.arrays[START]), parameters
-            ),
-        }
-        return replace(state.advance(parameters, finished=done == own.rounds), findings=findings)
+        start, findings = cast(Vector, state.arrays[START]), {"rounds of descent and ascent": done}
+        return moved(problem, state, parameters, findings, start=start, finished=done == own.rounds)
 
     def cost(self, given: CostSymbols, parameters: NegGradPlusParameters, options: object) -> Cost:
         """Compute (2 P B C + P B C_p) R bytes, F N C R FLOPs, 2 P B stored: R rounds of one pass."""

@@ -43,7 +43,7 @@ from unlearning.methods.method import (
 )
 from unlearning.methods.preparation import LocalRound, Preparation, PreparationOptions
 from unlearning.methods.safe_range import Safe
-from unlearning.methods.updates import ask_targets, relative_change, replies_of_targets
+from unlearning.methods.updates import ask_targets, moved, replies_of_targets
 from unlearning.parameters import Vector, add_weighted, flatten, load
 from unlearning.requests import Granularity
 from unlearning.runtime.stores import keep_newest, newest
@@ -57,7 +57,7 @@ RANDOM_MODELS = 10
 class PgaParameters(MethodParameters):
     """Parameters of PGA; the defaults are those of the authors' code."""
 
-    epochs: Annotated[int, Safe(high=50)] = Field(default=5, ge=1, le=1000, description="at most so many")
+    epochs: Annotated[int, Safe(high=50)] = Field(default=5, ge=1, le=1000, description="at most")
     learning_rate: Annotated[float, Safe(high=0.1)] = Field(default=0.01, gt=0, le=100)
     momentum: float = Field(default=0.9, ge=0, lt=1)
     # Both bounds are beyond what any model of this project has; larger ones would say "no bound" in other words.
@@ -102,17 +102,21 @@ class Pga(Method[PgaParameters]):
     )
 
     def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """Begin; one exchange will do.
+        """Begin with the model as it is.
 
         Raises:
             MethodFailed: there is no other client, whose models would be the reference.
         """
         if len(_clients(problem)) < 2:
-            raise MethodFailed("PGA needs at least one client that stays; there is none.", retryable=False)
+            raise MethodFailed(
+                "PGA needs at least one client that stays; there is none.",
+                retryable=False,
+                code="no-client-stays",
+            )
         return UnlearningState(parameters=parameters)
 
     def configure(self, problem: Problem[PgaParameters], state: UnlearningState) -> Mapping[str, Instruction]:
-        """Let the target climb; it is told its share in the average that θ is."""
+        """Let the target climb; the instruction has its share in the average that θ is."""
         parameters = problem.parameters
         training = replace(
             problem.training,
@@ -185,11 +189,8 @@ class Pga(Method[PgaParameters]):
             "steps of ascent": reply.metrics.get("steps"),
             "projections onto the ball": reply.metrics.get("projections"),
             "squared distance from the target's last model": reply.metrics.get("distance"),
-            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(
-                problem.task, state.parameters, parameters
-            ),
         }
-        return replace(state.advance(parameters, finished=True), findings=findings)
+        return moved(problem, state, parameters, findings)
 
     def cost(self, given: CostSymbols, parameters: PgaParameters, options: object) -> Cost:
         """Compute 2 P B bytes, F N E_asc C_u FLOPs, C P B stored: each client's last model."""

@@ -196,7 +196,7 @@ class Preparation(Generic[OptionsT]):
         return task
 
     def problems(self, options: OptionsT, task: Task, num_clients: int) -> list[str]:
-        """Return why this cannot be switched on for such a task and so many clients, one sentence each."""
+        """Return why this cannot be switched on for such a task and this number of clients, one sentence each."""
         return []
 
     def training_problems(self, options: OptionsT, training: TrainingSettings) -> list[str]:
@@ -217,7 +217,7 @@ class Preparation(Generic[OptionsT]):
         Of a client of which only some examples are forgotten, everything from before the deletion goes: it was
         computed from them. A preparation that needs its history whole is lost with a class.
         until: the last round before the deletion. rewritten: whether the deletion was carried out by this very
-        method, which has written `store` anew. Returns whether requests can be served from now on.
+        method, which has rewritten `store`. Returns whether requests can be served from now on.
         """
         for client in store.list_keys():
             if forgotten.is_forgotten(client):

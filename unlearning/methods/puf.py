@@ -11,7 +11,7 @@ PUF-Special asks the targets only, n = Σ_U n_u:        θ' = θ − η_u Σ_U (
 PUF-Regular is one ordinary round, n = Σ_R + Σ_U:      θ' = θ + η_r Σ_R (n_i/n) Δ_i − η_u Σ_U (n_u/n) Δ_u
 
 A target trains as in any round, but on its forget examples only (for a whole client these are all)
-and without augmentation. The server flips the sign; with `flip_at_client` the client sends −Δ itself.
+and without augmentation. The server negates it; with `flip_at_client` the client sends −Δ itself.
 Every parameter is negated. Buffers are statistics and are not: in PUF-Special they stay as they were, in PUF-Regular
 they become the retained clients'.
 
@@ -30,7 +30,6 @@ from typing import Annotated, TypeVar
 from pydantic import Field
 
 from unlearning.buffers import without_buffers
-from unlearning.methods.both_sides import side_that_keeps, with_retained_update
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
@@ -49,11 +48,12 @@ from unlearning.methods.updates import (
     ask_targets,
     num_retained,
     replies_of_targets,
+    side_that_keeps,
     trained_update,
     with_kept_buffers,
+    with_retained_update,
 )
 from unlearning.parameters import Vector, add_weighted
-from unlearning.requests import Granularity
 
 SOURCE = "Mora et al., Federated Unlearning Made Practical (PUF), Algorithm 1, Eqs. 5-9"
 FORGET, RETAIN = "forget", "retain"
@@ -86,11 +86,7 @@ PufT = TypeVar("PufT", PufSpecialParameters, PufRegularParameters)
 
 
 class Puf(Method[PufT]):
-    """What both forms share: the targets train, and the server turns their updates around."""
-
-    def begin(self, problem: Problem[PufT], parameters: Vector) -> UnlearningState:
-        """Begin; one exchange will do."""
-        return UnlearningState(parameters=parameters)
+    """What both forms share: the targets train, and the server negates their updates."""
 
     def configure(self, problem: Problem[PufT], state: UnlearningState) -> Mapping[str, Instruction]:
         """Let the targets train on what they forget."""
@@ -121,8 +117,8 @@ class Puf(Method[PufT]):
         keeping = self._keeping(problem, replies)
         terms, total = self._terms(problem, replies, keeping)
         shares = {name: (weight / total, vector) for name, (weight, vector) in terms.items()}
-        moved = add_weighted(state.parameters, shares)  # Eqs. (8), (9)
-        return state.advance(with_kept_buffers(problem.task, moved, keeping), finished=True)
+        stepped = add_weighted(state.parameters, shares)  # Eqs. (8), (9)
+        return state.advance(with_kept_buffers(problem.task, stepped, keeping), finished=True)
 
     def _keeping(self, problem: Problem[PufT], replies: Mapping[str, Reply]) -> dict[str, Reply]:
         """Return the answers of those that keep something; none where only targets are asked."""
@@ -143,8 +139,6 @@ class PufSpecial(Puf[PufSpecialParameters]):
         name="puf-special",
         title="PUF-Special",
         source=SOURCE,
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset({Need.REQUESTER_ONLINE}),
     )
 

@@ -9,26 +9,26 @@ from typing import Any
 from pydantic import ValidationError
 
 from unlearning.errors import ConfigurationError, InvalidRequest, UnknownMethod, UnsupportedRequest
-from unlearning.methods.exact_ridge.method import ExactRidge
-from unlearning.methods.fedau.during_learning import FedAuLearning
-from unlearning.methods.fedau.post_hoc import FedAu
+from unlearning.methods.exact_ridge import ExactRidge
+from unlearning.methods.fedau import FedAu
+from unlearning.methods.fedau_learning import FedAuLearning
 from unlearning.methods.federaser import FedEraser
 from unlearning.methods.fedmemprune import FedMemPrune
 from unlearning.methods.fedosd import FedOsd
 from unlearning.methods.fedquit import FedQuit
 from unlearning.methods.gradient_ascent import GradientAscent
 from unlearning.methods.hf_kcu import HfKcu
-from unlearning.methods.hf_online.method import HfOnline
+from unlearning.methods.hf_online import HfOnline
 from unlearning.methods.installed import installed_methods
 from unlearning.methods.method import Method, ParametersT
 from unlearning.methods.mode import MoDe
 from unlearning.methods.neggrad_plus import NegGradPlus
-from unlearning.methods.newton_cg.method import NewtonCg
+from unlearning.methods.newton_cg import NewtonCg
 from unlearning.methods.pga import Pga
 from unlearning.methods.preparation import Prepared
 from unlearning.methods.puf import PufRegular, PufSpecial
 from unlearning.methods.retrain import Natural, Retrain
-from unlearning.methods.sisa.method import Sisa
+from unlearning.methods.sisa import Sisa
 from unlearning.methods.weight_negation import WeightNegation
 from unlearning.requests import Target
 

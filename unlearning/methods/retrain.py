@@ -13,7 +13,6 @@ from typing import Annotated
 
 from pydantic import Field
 
-from unlearning.errors import MethodFailed
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     AsksNobody,
@@ -28,9 +27,14 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.safe_range import Safe
-from unlearning.methods.updates import add_mean_update, ask_staying, trained_update, with_kept_buffers
+from unlearning.methods.updates import (
+    add_mean_update,
+    ask_staying,
+    replies_with_examples,
+    trained_update,
+    with_kept_buffers,
+)
 from unlearning.parameters import Vector
-from unlearning.requests import Granularity
 from unlearning.training import initial_parameters
 
 
@@ -42,9 +46,6 @@ class Natural(AsksNobody[MethodParameters]):
         name="natural",
         title="Natural",
         source="PUF, Figure 5: the baseline that only leaves the data out",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
-        needs=frozenset(),
         remark="does not unlearn: it leaves the data out from now on",
         moves_model=False,
     )
@@ -54,7 +55,7 @@ class Natural(AsksNobody[MethodParameters]):
         return UnlearningState(parameters=parameters, finished=True)
 
     def cost(self, given: CostSymbols, parameters: MethodParameters, options: object) -> Cost:
-        """Compute 0 and P B stored, the model before: nobody is asked."""
+        """Compute 0 and P B stored, the model before: no client is asked."""
         return given.trips(0, storage_bytes=given.model_bytes)
 
 
@@ -63,7 +64,7 @@ class RetrainParameters(MethodParameters):
 
     # Rounds of the whole federation: 100,000 are months.
     rounds: Annotated[int, Safe(high=1000)] = Field(
-        default=0, ge=0, le=100_000, description="0: as many as were trained so far"
+        default=0, ge=0, le=100_000, description="0: the rounds trained so far"
     )
 
 
@@ -75,8 +76,6 @@ class Retrain(Method[RetrainParameters]):
         name="retrain",
         title="Retrain",
         source="training from scratch without the forgotten data",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset({Need.RETAINED_ONLINE}),
         remark="the gold standard at its full price: every training round again",
     )
@@ -103,12 +102,11 @@ class Retrain(Method[RetrainParameters]):
         """Go one FedAvg round further.
 
         Raises:
-            MethodFailed: nobody answered.
+            MethodFailed: no client that keeps an example answered.
         """
-        if not any(reply.num_examples for reply in replies.values()):
-            raise MethodFailed("No retained client answered; retraining cannot go on.", retryable=True)
+        answered = replies_with_examples(self.info.title, replies)
         done = state.exchanges + 1
-        parameters = with_kept_buffers(problem.task, add_mean_update(state.parameters, replies), replies)
+        parameters = with_kept_buffers(problem.task, add_mean_update(state.parameters, answered), answered)
         state = state.advance(parameters, finished=done >= state.values["rounds"])
         return replace(state, findings={"rounds retrained": done})
 

@@ -1,14 +1,19 @@
-"""Instructions, replies and updates: whom many methods ask, and what they make of the answers."""
+"""Instructions, replies and updates: whom many methods ask, and what they make of the answers.
+
+Where targets and retained clients work at once a target that keeps a part is on both sides: it trains twice from the
+same model, on what it forgets and on what it keeps, and sends the second update beside the first.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unlearning.buffers import buffer_positions, without_buffers
 from unlearning.errors import MethodFailed, UpdateRefused
-from unlearning.methods.method import ClientSite, Instruction, MethodInfo, Problem, Reply
+from unlearning.methods.method import ClientSite, Instruction, MethodInfo, Problem, Reply, UnlearningState
 from unlearning.parameters import Vector, add_weighted, weighted_mean
 from unlearning.requests import NOTHING
 from unlearning.tasks.task import Examples, Task
@@ -18,26 +23,13 @@ NUM_RETAINED, RETAINED_UPDATE = "num_retained", "retained"
 """In a target's reply: how many examples it keeps, and the update of training on these."""
 
 
-def check_classification(title: str, task: Task) -> None:
-    """Refuse a task that is no classification.
-
-    Raises:
-        MethodFailed: it is none.
-    """
-    if task.score_name != "accuracy":
-        raise MethodFailed(
-            f"{title} works with class labels, and this task is no classification. Choose another method.",
-            retryable=False,
-        )
-
-
 def ask_targets(problem: Problem, instruction: Instruction) -> dict[str, Instruction]:
     """Return the instruction for each target, with what it must forget."""
     return {client: replace(instruction, forget=forget) for client, forget in problem.targets.items()}
 
 
 def ask_staying(problem: Problem, instruction: Instruction) -> dict[str, Instruction]:
-    """Return the instruction for all that keep something: a partial target is told what to leave out."""
+    """Return the instruction for all that keep something: a partial target also gets what to leave out."""
     return {
         client: replace(instruction, forget=problem.targets.get(client, NOTHING))
         for client in sorted({*problem.retained, *problem.partial})
@@ -56,14 +48,33 @@ def replies_of_targets(title: str, problem: Problem, replies: Mapping[str, Reply
         raise MethodFailed(
             f"{title} needs a usable answer of every target; client(s) {', '.join(absent)} gave none.",
             retryable=True,
+            code="no-answer",
+            clients=tuple(absent),
         )
     holding = {client: replies[client] for client in problem.targets if replies[client].num_examples}
     if not holding:
         raise MethodFailed(
             "No client holds an example of what is to be forgotten; there is nothing to unlearn.",
             retryable=False,
+            code="nothing-to-forget",
         )
     return holding
+
+
+def replies_with_examples(title: str, replies: Mapping[str, Reply]) -> dict[str, Reply]:
+    """Return the answers that count an example.
+
+    Raises:
+        MethodFailed: there is none.
+    """
+    counted = {client: reply for client, reply in replies.items() if reply.num_examples}
+    if not counted:
+        raise MethodFailed(
+            f"No client that keeps an example gave an answer that {title} could use; it cannot go on.",
+            retryable=True,
+            code="no-answer",
+        )
+    return counted
 
 
 def num_retained(reply: Reply) -> int:
@@ -78,12 +89,29 @@ def num_retained(reply: Reply) -> int:
     return count
 
 
-def relative_change(task: Task, before: Vector, after: Vector) -> float:
-    """Compute ‖after − before‖ / ‖before‖ of parameters, in float64; infinite where `before` is zero, `after` not."""
+def change_of(task: Task, before: Vector, after: Vector) -> dict[str, float]:
+    """Return the finding ‖after − before‖ / ‖before‖ of parameters; infinite where `before` is zero, `after` not."""
     start = without_buffers(task, before).astype(np.float64)
     change = float(np.linalg.norm(without_buffers(task, after).astype(np.float64) - start))
     size = float(np.linalg.norm(start))
-    return change / size if size else (np.inf if change else 0.0)
+    return {"relative change of the model ‖Δθ‖/‖θ‖": change / size if size else (np.inf if change else 0.0)}
+
+
+def moved(
+    problem: Problem,
+    state: UnlearningState,
+    parameters: Vector,
+    findings: Mapping[str, Any] | None = None,
+    *,
+    start: Vector | None = None,
+    finished: bool = True,
+) -> UnlearningState:
+    """Return the state after one more exchange, with `findings` and how far the model has moved.
+
+    start: the model before unlearning; that of `state` where it is not given.
+    """
+    change = change_of(problem.task, state.parameters if start is None else start, parameters)
+    return replace(state.advance(parameters, finished=finished), findings={**(findings or {}), **change})
 
 
 def trained_update(
@@ -160,3 +188,62 @@ def mean_vector(vectors: Iterable[Vector]) -> NDArray[np.float64]:
         total = total + vector.astype(np.float64)
         count += 1
     return total / count
+
+
+def check_somebody_keeps(title: str, problem: Problem) -> None:
+    """Refuse to begin where no client keeps anything.
+
+    Raises:
+        MethodFailed: that is so.
+    """
+    if not problem.retained and not problem.partial:
+        raise MethodFailed(
+            f"{title} needs at least one client that keeps something; there is none.",
+            retryable=False,
+            code="no-client-stays",
+        )
+
+
+def with_retained_update(reply: Reply, instruction: Instruction, site: ClientSite) -> Reply:
+    """Return a target's reply with the update of ordinary training on what it keeps beside it, if it keeps anything."""
+    reply = replace(reply, values={**reply.values, NUM_RETAINED: len(site.retain)})
+    if len(site.retain) == 0:
+        return reply
+    kept = trained_update(instruction, site, site.retain)
+    return replace(reply, arrays={**reply.arrays, RETAINED_UPDATE: kept.vector})
+
+
+def update_of_kept(title: str, client: str, reply: Reply) -> Reply:
+    """Return what a partial target answers as one that stays: the update of what it keeps, and its number of examples.
+
+    Raises:
+        MethodFailed: it sent none.
+    """
+    kept, update = num_retained(reply), reply.arrays.get(RETAINED_UPDATE)
+    if NUM_RETAINED not in reply.values or (kept and update is None):
+        raise MethodFailed(
+            f"Client {client} forgets a part of its examples and sent no update of the rest, which {title} needs. "
+            "Choose another method.",
+            retryable=True,
+        )
+    vector = np.zeros_like(reply.vector) if update is None else cast(Vector, update)
+    return Reply(vector=vector, num_examples=kept, buffers=reply.buffers)
+
+
+def side_that_keeps(title: str, problem: Problem, replies: Mapping[str, Reply]) -> dict[str, Reply]:
+    """Return the answers of retained clients, and partial targets' second updates.
+
+    Raises:
+        MethodFailed: a partial target sent no second update.
+    """
+    side = {client: reply for client, reply in replies.items() if client not in problem.targets}
+    return side | {client: update_of_kept(title, client, replies[client]) for client in problem.partial}
+
+
+def retained_side(title: str, problem: Problem, replies: Mapping[str, Reply]) -> dict[str, Reply]:
+    """Return the answers of all that keep an example: of retained clients, and partial targets' second updates.
+
+    Raises:
+        MethodFailed: there is none, or a partial target sent no second update.
+    """
+    return replies_with_examples(title, side_that_keeps(title, problem, replies))

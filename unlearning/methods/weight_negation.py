@@ -4,7 +4,7 @@ Source: Khalil et al., "NoT: Federated Unlearning via Weight Negation", CVPR 202
 
     W_l ← −W_l   for the weight tensor of the first convolution or linear layer (no bias)
 
-No client is asked. The unlearned model is the same whoever leaves; what forgets is the recovery.
+No client is asked. The unlearned model is the same for every target; what forgets is the recovery.
 """
 
 from dataclasses import replace
@@ -24,7 +24,6 @@ from unlearning.methods.method import (
 )
 from unlearning.methods.safe_range import OperatorsOnly
 from unlearning.parameters import Vector, slots_by_name
-from unlearning.requests import Granularity
 from unlearning.training import structure
 
 LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
@@ -51,10 +50,7 @@ class WeightNegation(AsksNobody[WeightNegationParameters]):
         name="not",
         title="NoT (weight negation)",
         source="Khalil et al., NoT: Federated Unlearning via Weight Negation",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
-        needs=frozenset(),
-        remark="gives the same model whoever leaves; recovery without the data does the forgetting",
+        remark="gives the same model for every target; recovery without the data does the forgetting",
     )
 
     def begin(self, problem: Problem[WeightNegationParameters], parameters: Vector) -> UnlearningState:
@@ -80,7 +76,7 @@ class WeightNegation(AsksNobody[WeightNegationParameters]):
         return replace(state, findings={"negated tensors": list(names)})
 
     def cost(self, given: CostSymbols, parameters: WeightNegationParameters, options: object) -> Cost:
-        """Compute 0 and P B stored: nobody is asked."""
+        """Compute 0 and P B stored: no client is asked."""
         return given.trips(0, storage_bytes=given.model_bytes)
 
 

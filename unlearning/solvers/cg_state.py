@@ -1,6 +1,6 @@
 """Conjugate gradients as a state that products are fed into.
 
-Whoever has the products drives it: a loop in one process, or a server that sends `cg_direction` to its
+What has the products drives it: a loop in one process, or a server that sends `cg_direction` to its
 clients and sums their answers. Between two exchanges the whole solve is one immutable `CgState`, which goes
 into a checkpoint by `arrays()` and `values()` and comes back by `CgState.from_arrays` bit for bit.
 
@@ -182,7 +182,7 @@ def cg_precondition(state: CgState, preconditioned: Vector) -> CgState:
 def cg_restart(state: CgState, right_hand_side: Vector | None = None) -> CgState:
     """Go on from the last iterate with another matrix, and another right-hand side if given.
 
-    The residual is computed anew and the old directions are dropped, since they are conjugate with
+    The residual is computed again and the old directions are dropped, since they are conjugate with
     respect to the old matrix only. Histories and the count of iterations go on; so does a solve that
     had ended, where iterations are left.
     """

@@ -9,7 +9,7 @@ from unlearning.parameters import Vector
 from unlearning.solvers.solution import Outcome, Product, Solution, norm
 
 MAX_DIMENSION = 5_000
-"""The matrix of so many columns takes 200 MB in float64."""
+"""The matrix of this number of columns takes 200 MB in float64."""
 
 
 def dense_matrix(product: Product, dimension: int) -> NDArray[np.float64]:

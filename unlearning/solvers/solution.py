@@ -25,7 +25,7 @@ class Outcome(StrEnum):
 
     @property
     def advice(self) -> str:
-        """One sentence for whoever reads the outcome."""
+        """One sentence for the reader of the outcome."""
         return _ADVICE[self]
 
 

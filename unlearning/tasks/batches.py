@@ -47,7 +47,7 @@ class InOrder:
 
 @dataclass(frozen=True, slots=True)
 class Shuffled:
-    """The examples in an order that is drawn anew each time it is iterated over; the last batch may be smaller."""
+    """The examples in an order that is drawn again each time it is iterated over; the last batch may be smaller."""
 
     num_examples: int
     size: int

@@ -1,26 +1,28 @@
 """The data sets by name, and what is known about each without reading it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 
+import torch
 from torch import Generator, Tensor
 
 from unlearning.tasks.arrays import Arrays
-from unlearning.tasks.augmentation import crop_and_flip
-from unlearning.tasks.features import NUM_FEATURES, read_features
 from unlearning.tasks.heart_disease import HOSPITALS, NUM_INPUTS, read_hospitals, read_own_hospital
 from unlearning.tasks.images import (
     NUCLEI_SITES,
+    NUM_FEATURES,
     read_cifar,
     read_digits,
+    read_features,
     read_nuclei,
     read_torchvision,
 )
 from unlearning.tasks.models import Kind, Shape
 from unlearning.tasks.sources import Scaling
 
+PADDING = 4
 ARCHIVES, MAPPED_FILES = "npz", "npy"
 """The data sets of the user's own, in memory and memory-mapped; shape, classes and kind come from the settings."""
 
@@ -46,6 +48,32 @@ class DatasetInfo:
     needs_directory: bool = True
     scaling: Scaling = field(default_factory=Scaling)
     augment: Callable[[Tensor, Generator], Tensor] | None = None
+
+
+def crop_and_flip(mean: Sequence[float], std: Sequence[float]) -> Callable[[Tensor, Generator], Tensor]:
+    """Pad by 4 black pixels, crop back at a random place, mirror every second picture at random.
+
+    `mean` and `std` are those by which the pictures were standardised: black is not 0 then.
+    Source: He et al., Deep Residual Learning for Image Recognition, section 4.2.
+    """
+    black = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)]).reshape(-1, 1, 1)
+    return partial(_crop_and_flip, black)
+
+
+def _crop_and_flip(black: Tensor, pictures: Tensor, generator: Generator) -> Tensor:
+    n, channels, height, width = pictures.shape
+    padded_size = (n, channels, height + 2 * PADDING, width + 2 * PADDING)
+    canvas = black.to(pictures.dtype).expand(padded_size).clone()
+    canvas[:, :, PADDING : PADDING + height, PADDING : PADDING + width] = pictures
+    top = torch.randint(2 * PADDING + 1, (n, 1), generator=generator)
+    left = torch.randint(2 * PADDING + 1, (n, 1), generator=generator)
+    mirrored = torch.randint(2, (n, 1), generator=generator).bool()
+    rows = top + torch.arange(height)
+    straight = torch.arange(width)
+    columns = left + torch.where(mirrored, straight.flip(0), straight)
+    picture = torch.arange(n).reshape(n, 1, 1)
+    cropped = canvas.movedim(1, -1)[picture, rows[:, :, None], columns[:, None, :]]
+    return cropped.movedim(-1, 1).contiguous()
 
 
 def _torchvision(class_name: str, input_shape: Shape, num_classes: int, scaling: Scaling) -> DatasetInfo:

@@ -1,6 +1,6 @@
 """An ensemble of shard models as one model, for a federation that trains several apart (SISA).
 
-The flat vector holds S numbers, 1 where a shard votes and 0 where it was never trained or nobody is left in it,
+The flat vector holds S numbers, 1 where a shard votes and 0 where it was never trained or no client is left in it,
 and then the S shard models one after the other, each as the single model's.
 
     trains        log of the mean probability of the voting shards
@@ -49,7 +49,7 @@ class Ensemble(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return log-probabilities of the shape of one model's logits."""
         logs = torch.stack([torch.log_softmax(model(inputs), dim=1) for model in self.shards])
-        # Before the first round nobody votes; then all do.
+        # Before the first round no shard has a vote; then all do.
         votes = self.votes if bool(self.votes.any()) else torch.ones_like(self.votes)
         weights = (votes / votes.sum()).reshape(-1, *[1] * (logs.ndim - 1))
         mean = torch.logsumexp(logs + weights.log(), dim=0)

@@ -1,4 +1,4 @@
-"""The picture data sets, read from where they are stored. Nothing is imported before it is needed.
+"""The picture data sets, and features of pictures, read from where they are. Nothing is imported before it is needed.
 
 Each function returns one half of a data set: every Flower message starts a process, and a client needs
 the training half only. The halves stay in memory, for a simulation runs many clients in one process.
@@ -20,6 +20,8 @@ from unlearning.tasks.task import numbered
 DOWNLOAD_VARIABLE = "FLOWER_UNLEARNING_DOWNLOAD"
 DIGITS_TEST_SHARE = 0.2
 NUCLEI_SITES = 6
+CIFAR_FEATURES = Path("cifar10-features", "efficientnet-lite0-128.npz")
+NUM_FEATURES = 472
 
 
 def _digits_of_scikit_learn() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -107,6 +109,33 @@ def read_cifar(class_name: str, directory: Path, train: bool) -> Arrays:
     return _pictures(pictures, labels, train)
 
 
+@lru_cache(maxsize=2)
+def read_features(directory: Path, train: bool) -> Arrays:
+    """Return one half of the features of CIFAR-10's pictures from a frozen network: bytes (n, 472) and labels (n,).
+
+    The file holds 472 features of each picture, in their order; a byte x stands for low + x/255 · (high − low). A model
+    gets x/255 − ½, so that no client's data decides a scale: the norm of an input is √472/2 = 10.9 at most, which is
+    known without looking at data.
+
+    Raises:
+        DataError: the file is missing, damaged, or holds something else.
+    """
+    half = "train" if train else "test"
+    inputs, labels = f"x_{half}", f"y_{half}"
+    layout = (
+        f"It holds {inputs} (n, {NUM_FEATURES}) uint8 and {labels} (n,); "
+        "python -m benchmarks.features makes it from CIFAR-10's pictures."
+    )
+    path = directory / CIFAR_FEATURES
+    content = _npz(path, inputs, labels, layout=layout)
+    values, classes = content[inputs], content[labels].reshape(-1)
+    if values.dtype != np.uint8 or values.shape != (len(classes), NUM_FEATURES):
+        raise DataError(f"{path}: {inputs} is {values.dtype} {values.shape}. {layout}")
+    if not (np.issubdtype(classes.dtype, np.integer) and np.isin(classes, np.arange(10)).all()):
+        raise DataError(f"{path}: {labels} must be integers from 0 to 9. {layout}")
+    return Arrays(inputs=values, targets=classes, ids=numbered(len(classes), "" if train else "test-"))
+
+
 @lru_cache(maxsize=1)
 def read_nuclei(directory: Path) -> Arrays:
     """Return tiles of microscope pictures with nucleus masks, from `nuclei_128.npz`, of the sites 0 to 5.
@@ -136,8 +165,8 @@ def _pictures(pixels: NDArray[Any], labels: NDArray[Any], train: bool) -> Arrays
     return Arrays(inputs=inputs, targets=labels, ids=ids)
 
 
-def _npz(path: Path, *keys: str) -> dict[str, NDArray[Any]]:
-    layout = f"It needs the keys {', '.join(keys)}."
+def _npz(path: Path, *keys: str, layout: str = "") -> dict[str, NDArray[Any]]:
+    layout = layout or f"It needs the keys {', '.join(keys)}."
     content = read_archive(path, keys, layout)
     missing = [key for key in keys if key not in content]
     if missing:

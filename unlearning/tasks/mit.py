@@ -2,7 +2,7 @@
 
 Source: Xie et al., SegFormer: Simple and Efficient Design for Semantic Segmentation with Transformers; as
 PUF, Section V-A, trains it on CIFAR-100: pictures resized to 224x224, a pre-trained encoder, the
-one-layer head initialised anew.
+one-layer head initialised at random.
 
 Unlike PUF's it drops no layers at random (the library's default drops each with probability up to 0.1 in
 training): the loss of an example then depends on the weights alone, as with the other models here.

@@ -25,9 +25,7 @@ from torch import nn
 
 from unlearning.errors import ConfigurationError, DataError
 from unlearning.tasks import mit
-from unlearning.tasks.convnets import CNN_POOLED_SIDE, cnn, lenet, small_cnn
-from unlearning.tasks.resnet import resnet18
-from unlearning.tasks.unet import ResUNet
+from unlearning.tasks.convnets import CNN_POOLED_SIDE, ResUNet, cnn, lenet, resnet18, small_cnn
 from unlearning.tasks.vit import ViT
 
 Shape: TypeAlias = tuple[int, ...]

@@ -75,7 +75,7 @@ def _checked(
 ) -> Arrays:
     for key in ("inputs", "targets"):
         if key not in content:
-            raise DataError(f"{path} has no key {key!r}, only {sorted(content)}. {LAYOUT}")
+            raise DataError(f"{path} has no key {key!r}, only {sorted(content)}. {LAYOUT}", key=key)
     inputs, targets = content["inputs"], content["targets"]
     _check_inputs(path, inputs, input_shape)
     _check_targets(path, targets, (len(inputs), *target_shape(input_shape, kind)), num_classes)
@@ -91,24 +91,29 @@ def target_shape(input_shape: Shape, kind: Kind) -> Shape:
 def _check_inputs(path: Path, inputs: NDArray[Any], input_shape: Shape) -> None:
     if inputs.dtype != np.uint8 and not np.issubdtype(inputs.dtype, np.floating):
         raise DataError(
-            f"{path}: the key 'inputs' must hold floating-point numbers or bytes (uint8), got {inputs.dtype}."
+            f"{path}: the key 'inputs' must hold floating-point numbers or bytes (uint8), got {inputs.dtype}.",
+            key="inputs",
         )
     if inputs.ndim == 0 or inputs.shape[1:] != input_shape or not len(inputs):
         raise DataError(
             f"{path}: the key 'inputs' must have the shape (n, {', '.join(map(str, input_shape))}) with "
-            f"n of 1 or more, got {inputs.shape}. Correct the file or the setting input-shape."
+            f"n of 1 or more, got {inputs.shape}. Correct the file or the setting input-shape.",
+            key="inputs",
         )
     if not isinstance(inputs, np.memmap) and not np.isfinite(inputs).all():
-        raise DataError(f"{path}: the key 'inputs' holds values that are not finite. Replace them.")
+        raise DataError(
+            f"{path}: the key 'inputs' holds values that are not finite. Replace them.", key="inputs"
+        )
 
 
 def _check_targets(path: Path, targets: NDArray[Any], shape: Shape, num_classes: int) -> None:
     if not np.issubdtype(targets.dtype, np.integer):
-        raise DataError(f"{path}: the key 'targets' must hold integers, got {targets.dtype}.")
+        raise DataError(f"{path}: the key 'targets' must hold integers, got {targets.dtype}.", key="targets")
     if targets.shape != shape:
         raise DataError(
             f"{path}: the key 'targets' must have the shape {shape} for these inputs and this model, "
-            f"got {targets.shape}."
+            f"got {targets.shape}.",
+            key="targets",
         )
     if isinstance(targets, np.memmap) and targets.ndim > 1:
         return
@@ -116,24 +121,29 @@ def _check_targets(path: Path, targets: NDArray[Any], shape: Shape, num_classes:
     if low < 0 or high >= num_classes:
         raise DataError(
             f"{path}: the key 'targets' must hold 0 to {num_classes - 1}, got {low} to {high}. "
-            "Correct the file or the setting num-classes."
+            "Correct the file or the setting num-classes.",
+            key="targets",
         )
 
 
 def _check_ids(path: Path, values: NDArray[Any], count: int) -> NDArray[np.str_]:
     if values.shape != (count,) or values.dtype.kind not in "Uiu":
         raise DataError(
-            f"{path}: the key 'ids' must hold {count} strings or integers, got {values.dtype} {values.shape}."
+            f"{path}: the key 'ids' must hold {count} strings or integers, got {values.dtype} {values.shape}.",
+            key="ids",
         )
     ids: NDArray[np.str_] = values.astype(np.str_)
     names, repeats = np.unique(ids, return_counts=True)
     if len(names) != count:
-        raise DataError(f"{path}: the key 'ids' repeats {str(names[repeats.argmax()])!r}; ids must differ.")
+        raise DataError(
+            f"{path}: the key 'ids' repeats {str(names[repeats.argmax()])!r}; ids must differ.", key="ids"
+        )
     # A deletion request could not name these.
     for name in names.tolist():
         if not name or len(name) > MAX_ID_LENGTH or name != name.strip() or not name.isprintable():
             raise DataError(
                 f"{path}: the key 'ids' holds {name[:40]!r}; an id is 1 to {MAX_ID_LENGTH} printable "
-                "characters without leading or trailing blanks."
+                "characters without leading or trailing blanks.",
+                key="ids",
             )
     return ids

@@ -5,7 +5,7 @@ no client empty. The maintained partitioners (flwr-datasets) install the client 
 everything that it needs; these three are written out instead.
 
 Machines compute the partition each for itself, so all must get the same one: `RandomState` is used
-because NumPy freezes its stream for good, which it does not for the newer generators (NEP 19).
+because NumPy freezes its stream permanently, which it does not for the newer generators (NEP 19).
 """
 
 from collections.abc import Sequence

@@ -46,7 +46,7 @@ class LearntTask:
     input_shape: str = ""
     """for `npz` and `npy` only: one input's shape, such as `1x28x28`"""
     max_examples: int = 0
-    """deal out a random subset of so many training examples; `0` for all"""
+    """deal out a random subset of this number of training examples; `0` for all"""
     image_side: int = 0
     """for `mit-b0` only: pixels a side that it resizes pictures to; `0` means 224"""
     pretrained: str = ""
@@ -63,7 +63,7 @@ class TaskSettings(LearntTask):
     num_clients: int = 10
     """how many clients the data is dealt to, and how many are waited for at the start"""
     max_test_examples: int = 0
-    """the server measures on a random subset of so many test examples; `0` for all"""
+    """the server measures on a random subset of this number of test examples; `0` for all"""
 
 
 def problems(settings: TaskSettings) -> list[str]:

@@ -51,11 +51,7 @@ class Examples:
     positions: Positions | None
 
     def __init__(self, inputs: Tensor, targets: Tensor, ids: NDArray[np.str_]) -> None:
-        if not len(inputs) == len(targets) == len(ids):
-            raise DataError(
-                "A data set needs as many inputs as targets and ids, got "
-                f"{len(inputs)}, {len(targets)} and {len(ids)}."
-            )
+        _check_lengths(len(inputs), len(targets), len(ids))
         self._set(TensorSource(inputs, targets), ids, None)
 
     @classmethod
@@ -74,11 +70,7 @@ class Examples:
             DataError: the three differ in length.
         """
         ids = numbered(len(inputs)) if ids is None else ids
-        if not len(inputs) == len(targets) == len(ids):
-            raise DataError(
-                "A data set needs as many inputs as targets and ids, got "
-                f"{len(inputs)}, {len(targets)} and {len(ids)}."
-            )
+        _check_lengths(len(inputs), len(targets), len(ids))
         # not as `np.memmap`, of which every part is one too, at the price of a Python call
         return cls._of(ArraySource(np.asarray(inputs), np.asarray(targets), scaling or Scaling()), ids, None)
 
@@ -102,12 +94,7 @@ class Examples:
         """
         source = DatasetSource(dataset, targets, loading or Loading())
         ids = numbered(len(source)) if ids is None else ids
-        if len(ids) != len(source) or (targets is not None and len(targets) != len(source)):
-            known = len(source) if targets is None else len(targets)
-            raise DataError(
-                f"The data set {type(dataset).__qualname__} says that it holds {len(source):,} examples, and there "
-                f"are {len(ids):,} ids and {known:,} targets."
-            )
+        _check_lengths(len(source), len(source) if targets is None else len(targets), len(ids))
         return cls._of(source, ids, None)
 
     @classmethod
@@ -173,6 +160,13 @@ class Examples:
 
     def _where(self, which: Which) -> Which:
         return which if self.positions is None else self.positions[which]
+
+
+def _check_lengths(inputs: int, targets: int, ids: int) -> None:
+    if not inputs == targets == ids:
+        raise DataError(
+            f"A data set needs as many inputs as targets and ids, got {inputs:,}, {targets:,} and {ids:,}."
+        )
 
 
 def numbered(count: int, prefix: str = "") -> NDArray[np.str_]:

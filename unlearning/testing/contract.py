@@ -15,7 +15,7 @@ from unlearning.requests import Granularity, Target
 from unlearning.testing.convex import DATA, TASK, TRAINING
 from unlearning.testing.deletion_rules import DELETION_RULES
 from unlearning.testing.deletions import Deletion
-from unlearning.testing.rules import RULES, Rule, Subject
+from unlearning.testing.method_rules import RULES, Rule, Subject
 from unlearning.untrusted import as_line
 
 
@@ -37,7 +37,7 @@ def check_method(method: Method, claim: Claim | None = None) -> None:
 
     It carries out small deletions of each granularity that `method.info` names, in this process: state that survives a
     restart after any exchange, the same bits for the same seed, bounded parameters, nothing changed that it is given,
-    nothing of the forgotten examples in its state, bad input refused, and what else `unlearning.testing.rules` lists.
+    nothing of the forgotten examples in its state, bad input refused, and the other rules of this folder.
 
     claim: checked too, where there is one.
 

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import nn
 
-from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
+from unlearning.curvature.gradients import gradient
+from unlearning.curvature.kinds import CurvatureKind
+from unlearning.curvature.products import CurvatureProduct
 from unlearning.evaluation import evaluate
 from unlearning.parameters import Vector
 from unlearning.solvers.direct import dense_matrix
@@ -35,7 +37,7 @@ TRAINING = TrainingSettings(learning_rate=0.5, batch_size=1000, weight_decay=WEI
 
 
 def plane(client: str, count: int, turned: float) -> Examples:
-    """Return two classes along an axis turned by so many radians."""
+    """Return two classes along an axis turned by this number of radians."""
     generator = torch.Generator().manual_seed(len(client) + count)
     labels = torch.arange(count) % 2
     axis = torch.tensor([np.cos(turned), np.sin(turned)], dtype=torch.float64)

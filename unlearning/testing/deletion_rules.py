@@ -20,10 +20,9 @@ from unlearning.runtime.archive import pack, unpack
 from unlearning.runtime.json_codec import to_plain
 from unlearning.runtime.stores import MemoryStore
 from unlearning.testing.deletions import CLASS, MAX_EXCHANGES, OTHER_SAMPLES, Deletion, Endless
-from unlearning.testing.equality import are_equal
-from unlearning.testing.rules import Rule, rule
+from unlearning.testing.method_rules import Rule, rule
 from unlearning.testing.traces import traces_of
-from unlearning.testing.watched import Restarted, Short, Watched, WithMemo
+from unlearning.testing.watched import Restarted, Short, Watched, WithMemo, are_equal
 
 DELETION_RULES: list[Rule[Deletion]] = []
 
@@ -127,7 +126,7 @@ def _asks_its_own(deletion: Deletion) -> str:
     problem = deletion.recorded_problem
     for instructions in deletion.recorded.instructions:
         if not instructions:
-            return "it is not finished and asks nobody"
+            return "it is not finished and asks no client"
         for client, one in instructions.items():
             if client not in {*problem.targets, *problem.retained}:
                 return f"it asks {client}, who is neither target nor retained"
@@ -152,7 +151,7 @@ def _needs_no_memo(deletion: Deletion) -> str:
 
 @rule(
     DELETION_RULES,
-    "keeps nothing of the forgotten examples in its state, and tells nobody of them",
+    "keeps nothing of the forgotten examples in its state, and sends nothing of them",
     "Neither ids nor inputs of examples leave their client: keep models, updates and counts. What is rewritten for "
     "later has no entry of a client that is gone.",
 )
@@ -176,7 +175,7 @@ def _bears_a_client_without_the_class(deletion: Deletion) -> str:
 
 @rule(
     DELETION_RULES,
-    "forgets what it is told to, and not something else",
+    "forgets what is named, and not something else",
     "Other samples to forget give another model where the client that holds them is asked: use site.forget.",
 )
 def _forgets_what_is_named(deletion: Deletion) -> str:
@@ -210,7 +209,7 @@ def _keeps_statistics_sound(deletion: Deletion) -> str:
 
 @rule(
     DELETION_RULES,
-    "fails in a sentence where nobody answers",
+    "fails in a sentence where no client answers",
     "Raise MethodFailed(…, retryable=True) from aggregate() where the replies do not suffice.",
 )
 def _fails_without_answers(deletion: Deletion) -> str:

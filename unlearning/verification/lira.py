@@ -6,7 +6,9 @@ Gaussian; the attacked model's margin is then judged by these two.
 
 Legend: z outputs, p = softmax(z), y true class, s shadow models, n examples.
 
-    margin      φ = log(p_y / (1 − p_y)) = z_y − log Σ_{j≠y} exp z_j
+    margin      φ = log(p_y / (1 − p_y)) = z_y − log Σ_{j≠y} exp z_j, taken from outputs: of a model that knows its
+                examples by heart p is 1 but for what a number can hold, and the surest examples, which give membership
+                away, would all be alike (in single precision φ would end at 17, in double precision at 36)
 
     online      Λ = log N(φ; μ_in, σ_in²) − log N(φ; μ_out, σ_out²)
     offline     Λ = log P[Z < φ],  Z ~ N(μ_out, σ_out²)         no shadow was trained on the example
@@ -36,6 +38,29 @@ A model may be a whole federation: then this is a shadow federation.
 """
 
 _SMALLEST_DEVIATION = 1e-6
+_EDGE = 1e-12
+
+
+def margins(outputs: Values, labels: NDArray[np.int64]) -> Values:
+    """Compute φ (n,) from outputs (n, classes) of two classes or more and true classes (n,)."""
+    own = np.take_along_axis(outputs.astype(np.float64), labels[:, np.newaxis], axis=1)
+    others = outputs.astype(np.float64)
+    np.put_along_axis(others, labels[:, np.newaxis], -np.inf, axis=1)
+    result: Values = own[:, 0] - scipy.special.logsumexp(others, axis=1)
+    return result
+
+
+def logit_confidence(confidences: Values) -> Values:
+    """Compute φ where only the true class's probability p is known; p is kept 1e-12 away from 0 and 1.
+
+    Raises:
+        DataError: a confidence lies outside [0, 1].
+    """
+    if not np.all((confidences >= 0) & (confidences <= 1)):
+        raise DataError("A confidence is a probability from 0 to 1.")
+    inside = np.clip(confidences, _EDGE, 1 - _EDGE)
+    result: Values = np.log(inside) - np.log1p(-inside)
+    return result
 
 
 @dataclass(frozen=True, slots=True)

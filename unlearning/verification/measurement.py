@@ -7,13 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from unlearning.verification.attack_result import AttackFigure
 from unlearning.verification.observations import Observations, Outputs
 from unlearning.verification.shadow_models import ShadowFits
-from unlearning.verification.standard_attacks import (
-    CONFIDENCE as CONFIDENCE,
-)  # others have these two from here
-from unlearning.verification.standard_attacks import YEOM as YEOM
-from unlearning.verification.standard_attacks import AttackFigure, attack_figures
+from unlearning.verification.standard_attacks import CONFIDENCE, YEOM, attack_figures
 
 Stage: TypeAlias = Literal["before", "unlearned", "recovery"]
 SetName: TypeAlias = Literal["test", "retained", "forgotten"]
@@ -90,7 +87,7 @@ def measure(
     notes: list[str] = []
     for name, observations in given.items():
         if observations is None or observations.num_examples == 0:
-            fallback = "nobody reported any" if observations is None else "it holds no example"
+            fallback = "no client reported any" if observations is None else "it holds no example"
             notes.append(f"{name} data: {why.get(name, fallback)}")
         else:
             present[name] = observations

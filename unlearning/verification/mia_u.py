@@ -1,6 +1,6 @@
 """MIA-U: does the change from the model before to the model after give away what was deleted?
 
-Whoever sees both models may ask whether an example was deleted between them. The attack compares the two
+An observer of both models may ask whether an example was deleted between them. The attack compares the two
 posteriors of an example, by one of five constructions of features:
 
     direct-difference   p − q

@@ -17,7 +17,7 @@ from unlearning.errors import DataError
 from unlearning.evaluation import evaluate, evaluate_and_predict
 from unlearning.parameters import Vector
 from unlearning.tasks.task import Examples, PerExample, Task
-from unlearning.verification.margins import margins
+from unlearning.verification.lira import margins
 from unlearning.verification.thresholds import entropy, modified_entropy
 
 MOST_CLASSES = 100
@@ -55,7 +55,7 @@ class Observations:
     losses, confidences: shape (k,), float64; entry j of both belongs to the same example.
     margins: φ (k,) of the same examples (`margins`); None where the task is no classification.
     details: of the same examples in the same order; None where the task is no classification.
-    outputs: likewise; None where nobody asked for them.
+    outputs: likewise; None where they were not requested.
 
     Raises:
         DataError: the sample is not a sample of that many examples.
@@ -129,7 +129,7 @@ class Observations:
             )
         if any(not np.isfinite(arrays[name]).all() for name in ("labels", "correct") if name in arrays):
             raise DataError("Labels of observations are numbers.")
-        sent = arrays.get("margins")  # clients of an earlier version send none
+        sent = arrays.get("margins")
         if sent is not None and not np.isfinite(sent).all():
             raise DataError("A margin of an observed example is not a finite number.")
         return cls(

@@ -128,9 +128,7 @@ def lira_figures(
         if observations.outputs is None or name not in fits:
             raise DataError(f"the shadow models were not asked about the {name} data that was measured")
         if observations.margins is None:
-            raise DataError(
-                f"no margins of the {name} data were reported; a client that runs an earlier version sends none"
-            )
+            raise DataError(f"no margins of the {name} data were reported")
         _, first, second = np.intersect1d(
             fits[name].handles, observations.outputs.handles, return_indices=True
         )

@@ -1,8 +1,8 @@
 """The shadow models of a federation: how each is trained, and what examples look like to those with and without them.
 
 Shadow federations come in pairs. A coin falls for each example and pair; the first of the pair is trained on
-heads, the second on tails. So every example is in exactly half of the shadow models, and whoever knows an
-example's id and the seed knows in which: no list of members ever travels.
+heads, the second on tails. So every example is in exactly half of the shadow models, and its id and the seed
+tell in which: no list of members ever travels.
 
 Source: Carlini et al., Membership Inference Attacks From First Principles (S&P 2022): shadow models on
 random halves. The coin from a hash instead of a drawn permutation is ours.
@@ -21,8 +21,7 @@ from unlearning.evaluation import evaluate, predict
 from unlearning.parameters import Vector
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings, local_seed, train
-from unlearning.verification.lira import Gaussians, Shadows, Values, fit
-from unlearning.verification.margins import logit_confidence, margins
+from unlearning.verification.lira import Gaussians, Shadows, Values, fit, logit_confidence, margins
 from unlearning.verification.observations import draw_sample
 
 FEWEST, MOST = 4, 512

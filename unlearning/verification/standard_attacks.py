@@ -1,9 +1,8 @@
 """Every attack that a live federation can run, on what clients and server observed, with intervals.
 
 The positives are the forgotten examples, the negatives test examples, which were never trained on: an AUC
-of 0.5 says that the attack cannot tell them apart. Test examples are weighted so that the classes are as
-frequent among them as among the forgotten; otherwise a client with rare classes would stand out without
-having been trained on. What an attack learns, it learns from retained (members) and test examples.
+of 0.5 says that the attack cannot tell them apart. What an attack learns, it learns from retained (members) and test
+examples.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,8 +11,7 @@ from logging import getLogger
 import numpy as np
 
 from unlearning.errors import DataError
-from unlearning.verification.attack_result import AttackFigure as AttackFigure  # others have it from here
-from unlearning.verification.attack_result import need, rank_against
+from unlearning.verification.attack_result import AttackFigure, need, rank_against
 from unlearning.verification.discrimination import Estimate, share
 from unlearning.verification.membership_inference import confidence_attack
 from unlearning.verification.mia_u import Construction, construct

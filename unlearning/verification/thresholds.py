@@ -1,6 +1,6 @@
 """Song and Mittal's four threshold attacks: correctness, confidence, entropy and modified entropy.
 
-Each gives an example one number; whoever reaches a threshold is called a member. The thresholds are
+Each gives an example one number; one that reaches a threshold is called a member. The thresholds are
 learnt for every class on its own from examples whose truth is known, because a model is surer of some
 classes than of others, trained on or not.
 

@@ -1,7 +1,7 @@
 """The verdict on one deletion; the rule in words is in docs/verification.md.
 
-How much an attack finds is the distance of its AUC from ½: whoever finds the forgotten examples below the others turns
-the sign and has 1 − AUC. An interval of the AUC that holds ½ gives a distance from 0 on.
+How much an attack finds is the distance of its AUC from ½: an attacker that finds the forgotten examples below the
+others turns the sign and has 1 − AUC. An interval of the AUC that holds ½ gives a distance from 0 on.
 
     weaker           the distance's 95 % interval after lies below that before
     stronger         it lies above
@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from unlearning.verification.attack_result import AttackFigure
 from unlearning.verification.discrimination import Estimate
-from unlearning.verification.standard_attacks import AttackFigure
 
 Figures = Mapping[str, AttackFigure]
 

@@ -10,7 +10,8 @@ from torch import nn
 from tests.raising import raises
 from tests.tasks import initial_model, noise, tiny_classification
 from unlearning.certified.tangents import train_with_tangents
-from unlearning.curvature import CurvatureKind, CurvatureProduct
+from unlearning.curvature.kinds import CurvatureKind
+from unlearning.curvature.products import CurvatureProduct
 from unlearning.errors import AppError, MethodFailed
 from unlearning.evaluation import evaluate
 from unlearning.methods.classifier_head import head_slots

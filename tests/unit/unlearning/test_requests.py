@@ -70,7 +70,7 @@ def test_too_many_samples_are_refused(monkeypatch):
     Target(CLIENT, "x" * MAX_ID_LENGTH)
     monkeypatch.setattr("unlearning.requests.MAX_SAMPLE_IDS", 3)
     Target(SAMPLE, "3", frozenset("abc"))
-    with pytest.raises(InvalidRequest, match="at most 3"):
+    with pytest.raises(InvalidRequest):
         Target(SAMPLE, "3", frozenset("abcd"))
 
 

@@ -9,13 +9,13 @@ from benchmarks.bench import oracles, tables
 from benchmarks.bench.batched_training import train_federations
 from benchmarks.bench.client_data import ClientData
 from benchmarks.bench.columns import RETRAIN
+from benchmarks.bench.klom import klom
 from benchmarks.bench.parts import FIRST_ORACLE, ORACLES, Part, parts_of
 from benchmarks.bench.seed_run import SeedRun
+from benchmarks.bench.u_lira import mixed, vulnerability
 from tests.experiments import read, rows_of
 from unlearning.tasks import make_task
 from unlearning.training import TrainingSettings
-from unlearning.verification.klom import klom
-from unlearning.verification.u_lira import mixed, vulnerability
 
 KNOWING = """
 name: knowing

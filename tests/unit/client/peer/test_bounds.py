@@ -24,7 +24,7 @@ from tests.peers import (
     trained_network,
 )
 from tests.raising import raises
-from unlearning.certified import logistic_constants
+from unlearning.certified.sensitivity import logistic_constants
 from unlearning.decentralised import correction_bound, from_edges
 from unlearning.errors import FlowerUnlearningError, NumericalError, UpdateRefused
 

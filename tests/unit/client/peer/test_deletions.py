@@ -23,8 +23,8 @@ from tests.peers import (
     samples,
     trained_network,
 )
-from unlearning.certified import gaussian_epsilon
-from unlearning.curvature import gradient
+from unlearning.certified.noise import gaussian_epsilon
+from unlearning.curvature.gradients import gradient
 from unlearning.decentralised import CorrectionSettings, NoiseSettings, PeerCurvature, complete
 from unlearning.errors import AlreadyForgotten
 from unlearning.parameters import Vector

@@ -23,10 +23,11 @@ from server.report.report_data import (
 )
 from server.report.words import FIGURE_NAMES, describe_measurements, duration, gaps, moment, share, size
 from unlearning.runtime.json_codec import from_plain
+from unlearning.verification.attack_result import AttackFigure
 from unlearning.verification.discrimination import Estimate
 from unlearning.verification.measurement import Measurement, SetMeasure
 from unlearning.verification.optional_attacks import ATTACKS_ON_DEMAND
-from unlearning.verification.standard_attacks import ATTACKS, AttackFigure
+from unlearning.verification.standard_attacks import ATTACKS
 
 VOID = {"meta", "br", "link", "img", "hr", "input"}
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from unlearning.certified import Weighting, vector_after_round
+from unlearning.certified.sensitivity import Weighting
+from unlearning.certified.unit_vectors import vector_after_round
 
 BEFORE, VECTOR = np.array([1.0, 2.0]), np.array([4.0, -2.0])
 MODELS = {"u": (1, np.array([3.0, 0.0])), "v": (1, np.array([1.0, 4.0])), "w": (2, np.array([0.0, 2.0]))}

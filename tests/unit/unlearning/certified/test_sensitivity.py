@@ -3,35 +3,22 @@
 import numpy as np
 import pytest
 
+from benchmarks.certified.jackknife import jackknife_bound
 from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
-from unlearning.certified import (
-    Arithmetic,
+from unlearning.certified.linear_head import feature_norm
+from unlearning.certified.newton_step import InfluenceSettings, newton_step
+from unlearning.certified.sensitivity import (
     Constants,
-    Ground,
     Inexactness,
-    InfluenceSettings,
-    OnlineSettings,
-    StepCounts,
-    Weighting,
-    feature_norm,
-    fixed_batches,
-    forgotten_by_addition,
-    infinitesimal_jackknife,
-    jackknife_bound,
     logistic_constants,
     minimiser_norm,
-    newton_step,
     newton_step_bound,
-    online_bound,
-    retrained_on_batches,
-    train_online,
-    trajectory_norm,
 )
-from unlearning.curvature import gradient
+from unlearning.curvature.gradients import gradient
 from unlearning.errors import ConfigurationError, NumericalError
 from unlearning.tasks.task import Examples
 from unlearning.testing.convex import hessian, minimiser
-from unlearning.training import TrainingSettings, initial_parameters
+from unlearning.training import initial_parameters
 
 L2 = 0.5
 SIMPLE = Constants(
@@ -46,12 +33,6 @@ def constants(examples: Examples, weight_norm: float) -> Constants:
         l2=L2,
         features_from="the data",
     )
-
-
-def ground(of: Constants, examples: Examples | None = None) -> Ground:
-    radius = 1.0 if examples is None else feature_norm(LOGISTIC, examples)
-    arithmetic = Arithmetic(num_inputs=5, num_classes=3, feature_norm=radius, batch_size=1)
-    return Ground(constants=of, arithmetic=arithmetic)
 
 
 def test_the_constants_of_logistic_regression_hold() -> None:
@@ -119,7 +100,7 @@ def test_influence_bounds_hold_for_exact_minimisers(m: int, damping: float) -> N
     loose = Inexactness(damping=damping)
     counts = {"num_examples": 60, "num_deleted": m}
     newton = newton_step(LOGISTIC, w, retained, forgotten, settings).parameters
-    jackknife = infinitesimal_jackknife(LOGISTIC, w, examples, forgotten, settings).parameters
+    jackknife = newton_step(LOGISTIC, w, examples, forgotten, settings).parameters
     bound = newton_step_bound(known, inexactness=loose, **counts).value
     assert 0 < np.linalg.norm(newton - truth) <= bound
     assert 0 < np.linalg.norm(jackknife - truth) <= jackknife_bound(known, inexactness=loose, **counts).value
@@ -141,64 +122,14 @@ def test_the_newton_bound_is_its_formula() -> None:
 
 
 @pytest.mark.parametrize(
-    "rate", [1e-8, 0.05], ids=["rounding", "steps"]
-)  # with the first, rounding is all there is
-@pytest.mark.parametrize("weighting", list(Weighting))
-@pytest.mark.parametrize("one_unit", [True, False])
-def test_the_online_bound_holds(weighting: Weighting, one_unit: bool, rate: float) -> None:
-    """‖w + Σa_u − w_retrained‖ of three examples, carried as one unit and as three."""
-    examples = blobs(60)
-    training = TrainingSettings(epochs=3, batch_size=20, learning_rate=rate, seed=1)
-    plan, start, gone = fixed_batches(60, training), initial_parameters(LOGISTIC, 0), np.array([3, 17, 40])
-    units = {"all": gone} if one_unit else {str(index): np.array([index]) for index in gone}
-    settings = OnlineSettings(l2=L2, weighting=weighting)
-    trained = train_online(LOGISTIC, start, examples, plan, units, settings)
-    truth = retrained_on_batches(LOGISTIC, start, examples, plan, gone, settings)
-    unlearned = forgotten_by_addition(trained.parameters, trained.vectors, units)
-    norm = trajectory_norm(
-        start_norm=float(np.linalg.norm(start)), feature_norm=feature_norm(LOGISTIC, examples), l2=L2
-    )
-    assert np.linalg.norm(trained.parameters) <= norm
-    steps = [
-        StepCounts(
-            learning_rate=step.learning_rate,
-            batch_size=len(step.positions),
-            num_deleted=int(np.isin(step.positions, gone).sum()),
-        )
-        for step in plan
-    ]
-    bound = online_bound(
-        ground(constants(examples, norm), examples), steps, weighting, weight_norm=norm, one_unit=one_unit
-    )
-    error = np.linalg.norm(unlearned - truth)
-    assert 0 < error <= bound.value
-
-
-def test_the_online_bound_is_its_recursion_for_two_steps() -> None:
-    """Fixed: x₁ = η(m/b)L; e₂ = η(m/b)S x₁ + ηM x₁²/2. Renormalised, one unit: x₁ = 2Lη m/(b−m), no S term."""
-    step = StepCounts(learning_rate=0.1, batch_size=10, num_deleted=2)
-    fixed = online_bound(ground(SIMPLE), [step, step], Weighting.FIXED, weight_norm=1.0).value
-    assert fixed == pytest.approx(0.1 * 0.2 * 4 * 0.04 + 0.1 * 3 * 0.04**2 / 2)
-    renormalised = online_bound(
-        ground(SIMPLE), [step, step], Weighting.RENORMALISED, weight_norm=1.0, one_unit=True
-    ).value
-    assert renormalised == pytest.approx(0.1 * 3 * 0.1**2 / 2)
-
-
-def test_a_batch_of_which_nothing_is_left_has_no_renormalised_bound() -> None:
-    """It is refused with what to change."""
-    step = StepCounts(learning_rate=0.1, batch_size=2, num_deleted=2)
-    with pytest.raises(NumericalError, match="larger batches"):
-        online_bound(ground(SIMPLE), [step], Weighting.RENORMALISED, weight_norm=1.0)
-
-
-def test_a_loss_that_is_not_strongly_convex_has_no_constants() -> None:
-    """Without an L2 term λ is 0."""
-    with pytest.raises(ConfigurationError, match="L2 term"):
-        logistic_constants(feature_norm=1.0, weight_norm=1.0, l2=0.0, features_from="")
-
-
-def test_all_cannot_be_deleted() -> None:
-    """The bound needs an example that stays."""
-    with pytest.raises(NumericalError, match="at least one"):
-        newton_step_bound(SIMPLE, num_examples=10, num_deleted=10)
+    "impossible",
+    [
+        lambda: logistic_constants(feature_norm=1.0, weight_norm=1.0, l2=0.0, features_from=""),
+        lambda: newton_step_bound(SIMPLE, num_examples=10, num_deleted=10),
+    ],
+    ids=["no L2 term, so λ is 0", "no example stays"],
+)
+def test_what_has_no_bound_is_refused(impossible) -> None:
+    """A loss that is not strongly convex, and a deletion of everything."""
+    with pytest.raises((ConfigurationError, NumericalError)):
+        impossible()

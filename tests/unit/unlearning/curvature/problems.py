@@ -6,6 +6,7 @@ the whole data set at once: no mini-batches, no weights, no products.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -15,10 +16,9 @@ from torch.func import functional_call
 
 from tests.tasks import initial_model
 from unlearning.parameters import Vector, at_home, flatten, travelling
-from unlearning.tasks import losses
-from unlearning.tasks.resnet import BasicBlock
+from unlearning.tasks import convnets, losses
+from unlearning.tasks.convnets import BasicBlock, ResUNet
 from unlearning.tasks.task import Examples, Task
-from unlearning.tasks.unet import ResUNet
 from unlearning.tasks.vit import Block
 
 CLASSES = 3
@@ -127,14 +127,8 @@ def resnet() -> nn.Module:
 
 
 def res_unet() -> nn.Module:
-    from unlearning.tasks import unet
-
-    widths, groups = unet.WIDTHS, unet.NUM_GROUPS
-    unet.WIDTHS, unet.NUM_GROUPS = (2, 2, 2), 2
-    try:
+    with patch.object(convnets, "UNET_WIDTHS", (2, 2, 2)), patch.object(convnets, "UNET_GROUPS", 2):
         return ResUNet((1, 8, 8), CLASSES)
-    finally:
-        unet.WIDTHS, unet.NUM_GROUPS = widths, groups
 
 
 FAMILIES: Mapping[str, Callable[[], nn.Module]] = {

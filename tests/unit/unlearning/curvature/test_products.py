@@ -9,14 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.unit.unlearning.curvature.problems import dense_gradient, dense_hessian, logistic, tiny_problem
-from unlearning.curvature import (
-    CurvatureKind,
-    CurvatureProduct,
-    ProductPath,
-    check_reproducible,
-    fisher_diagonal,
-    gradient,
-)
+from unlearning.curvature.gradients import fisher_diagonal, gradient
+from unlearning.curvature.kinds import CurvatureKind
+from unlearning.curvature.products import CurvatureProduct, ProductPath, check_reproducible
 from unlearning.errors import AppError, DataError, NumericalError, UpdateRefused
 from unlearning.parameters import flatten
 from unlearning.tasks.task import Examples
@@ -115,12 +110,16 @@ def test_the_measured_size_grows_with_the_examples_and_not_with_the_parameters_a
 
     def least_budget(size: int) -> int:
         problem = tiny_problem("cnn", num_examples=size)
-        kept = [
-            budget
-            for budget in range(20_000, 4_000_000, 20_000)
-            if product_of(problem, micro_batch_size=size, memory_budget_bytes=budget).path is ProductPath.KEPT
+        paths = [
+            product_of(problem, micro_batch_size=size, memory_budget_bytes=20_000 * 2**power).path
+            for power in range(8)
         ]
-        return kept[0]
+        low, high = (20_000 * 2 ** (paths.index(ProductPath.KEPT) + off) for off in (-1, 0))
+        while high - low > 10_000:
+            middle = (low + high) // 2
+            product = product_of(problem, micro_batch_size=size, memory_budget_bytes=middle)
+            low, high = (low, middle) if product.path is ProductPath.KEPT else (middle, high)
+        return high
 
     assert 3 < least_budget(32) / least_budget(8) < 4.5
 
@@ -136,7 +135,7 @@ class RandomNoise(nn.Module):
 def test_a_model_that_is_random_in_eval_mode_is_found(budget: int) -> None:
     """Also where graphs are kept, which repeat what was random when they were built."""
     problem = with_model(lambda: nn.Sequential(nn.Flatten(), RandomNoise(), nn.Linear(64, 3)))
-    with pytest.raises(NumericalError, match="dropout"):
+    with pytest.raises(NumericalError):
         check_reproducible(product_of(problem, memory_budget_bytes=budget), np.random.default_rng(0))
 
 
@@ -150,42 +149,51 @@ def test_a_product_that_is_not_finite_is_found() -> None:
     """A diverged model."""
     problem = tiny_problem("mlp")
     problem.theta[0] = np.inf
-    with pytest.raises(NumericalError, match="not finite"):
+    with pytest.raises(NumericalError):
         check_reproducible(product_of(problem), np.random.default_rng(0))
 
 
-def test_batch_statistics_are_refused() -> None:
-    """With them the loss of an example depends on the others of its micro-batch."""
-    problem = with_model(
-        lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, track_running_stats=False), nn.Linear(64, 3))
-    )
-    with pytest.raises(NumericalError, match="batch's own statistics"):
-        product_of(problem)
+LOGISTIC = tiny_problem("logistic")
 
 
-def test_no_examples_have_no_mean() -> None:
-    """Instead of a division by zero."""
-    problem = tiny_problem("logistic")
-    nothing = problem.examples.select(np.zeros(len(problem.examples), dtype=bool))
-    with pytest.raises(DataError, match="at least one example"):
-        gradient(problem.task, problem.theta, nothing)
-    with pytest.raises(DataError, match="at least one example"):
-        product_of(replace(problem, examples=nothing))
+def blind(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Measures that are computed without a graph."""
+    return LOGISTIC.task.per_example(outputs.detach(), targets)
 
 
-def test_a_vector_of_another_model_is_refused() -> None:
-    """By its length, in the words that every machine's operator knows."""
-    problem = tiny_problem("logistic")
-    with pytest.raises(UpdateRefused, match="parameters"):
-        product_of(problem)(problem.theta[:-1])
+def batch_statistics() -> nn.Module:
+    """A model of which the loss of an example depends on the others of its micro-batch."""
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, track_running_stats=False), nn.Linear(64, 3))
 
 
-def test_a_model_without_trainable_parameters_is_refused() -> None:
-    """It has no gradient to speak of."""
-    problem = tiny_problem("logistic")
-    task = replace(problem.task, build_model=lambda: logistic().requires_grad_(False))
-    with pytest.raises(AppError, match="requires_grad; nothing would be trained"):
-        gradient(task, problem.theta, problem.examples)
+NOTHING = LOGISTIC.examples.select(np.zeros(len(LOGISTIC.examples), dtype=bool))
+REFUSED = {
+    "batch statistics": (NumericalError, lambda: product_of(with_model(batch_statistics))),
+    "no example": (DataError, lambda: product_of(replace(LOGISTIC, examples=NOTHING))),
+    "no example for a gradient": (DataError, lambda: gradient(LOGISTIC.task, LOGISTIC.theta, NOTHING)),
+    "a vector of another model": (UpdateRefused, lambda: product_of(LOGISTIC)(LOGISTIC.theta[:-1])),
+    "nothing to train": (
+        AppError,
+        lambda: gradient(
+            replace(LOGISTIC.task, build_model=lambda: logistic().requires_grad_(False)),
+            LOGISTIC.theta,
+            LOGISTIC.examples,
+        ),
+    ),
+    "losses without a gradient": (
+        NumericalError,
+        lambda: product_of(
+            replace(LOGISTIC, task=replace(LOGISTIC.task, per_example=blind)), CurvatureKind.FISHER
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("error", "attempt"), REFUSED.values(), ids=REFUSED)
+def test_what_has_no_derivative_is_refused(error, attempt) -> None:
+    """Instead of a number that means nothing."""
+    with pytest.raises(error):
+        attempt()
 
 
 def test_an_unused_parameter_has_no_curvature() -> None:
@@ -247,18 +255,6 @@ def test_a_function_without_forward_mode_is_differentiated_backward_twice(kind, 
     )
     for vector in np.random.default_rng(0).standard_normal((2, own.theta.size)):
         np.testing.assert_allclose(own_product(vector), plain_product(vector), rtol=1e-10, atol=1e-14)
-
-
-def test_an_empirical_fisher_of_losses_without_gradient_is_refused() -> None:
-    """A task's measures may be computed without a graph; then there is nothing to differentiate."""
-    problem = tiny_problem("logistic")
-
-    def measures(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return problem.task.per_example(outputs.detach(), targets)
-
-    blind = replace(problem, task=replace(problem.task, per_example=measures))
-    with pytest.raises(NumericalError, match="per_example"):
-        product_of(blind, CurvatureKind.FISHER)
 
 
 def test_the_fisher_diagonal_serves_a_model_that_branches_on_its_values() -> None:

@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.func import linearize
 
 from tests.unit.unlearning.curvature.problems import TinyProblem, tiny_problem
-from unlearning.curvature import CurvatureKind, CurvatureProduct, products, recorded
-from unlearning.curvature.products import RECORD_AFTER
+from unlearning.curvature import products, recorded
+from unlearning.curvature.kinds import CurvatureKind
+from unlearning.curvature.products import RECORD_AFTER, CurvatureProduct
 
 
 @pytest.fixture(autouse=True)
@@ -44,12 +45,6 @@ def test_a_recorded_derivative_gives_forward_mode_s_answer_to_the_bit(kind: Curv
     np.testing.assert_array_equal(product(vector), product_of(problem, kind)(vector))
 
 
-def test_nothing_is_recorded_before_it_would_pay() -> None:
-    """One product fewer than the threshold."""
-    product = product_of(tiny_problem("mlp"), CurvatureKind.GAUSS_NEWTON)
-    assert used(product, RECORD_AFTER - 1).num_recorded == 0
-
-
 def test_a_recording_that_rounds_differently_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """One unit in the last place of one entry is enough."""
 
@@ -81,15 +76,20 @@ def test_a_model_that_is_recorded_in_pieces_keeps_its_answer_to_the_bit() -> Non
     np.testing.assert_array_equal(product(vector), fresh(vector))
 
 
+@pytest.mark.parametrize(
+    ("kind", "times"),
+    [(CurvatureKind.GAUSS_NEWTON, RECORD_AFTER - 1), (CurvatureKind.HESSIAN, RECORD_AFTER)],
+    ids=["before-it-pays", "no-forward-derivative"],
+)
+def test_nothing_is_recorded_where_it_is_of_no_use(kind: CurvatureKind, times: int) -> None:
+    """One product fewer than the threshold; and a Hessian, which goes backward twice."""
+    assert used(product_of(tiny_problem("mlp"), kind), times).num_recorded == 0
+
+
 def test_a_small_graph_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A logistic regression's products are over before a recording would be made."""
     monkeypatch.undo()
     assert used(product_of(tiny_problem("mlp"), CurvatureKind.GAUSS_NEWTON)).num_recorded == 0
-
-
-def test_a_hessian_is_never_recorded() -> None:
-    """It goes backward twice and has no forward derivative."""
-    assert used(product_of(tiny_problem("mlp"), CurvatureKind.HESSIAN)).num_recorded == 0
 
 
 def test_where_memory_is_short_nothing_is_recorded() -> None:

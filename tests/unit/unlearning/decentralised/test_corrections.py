@@ -7,8 +7,10 @@ import pytest
 
 from benchmarks.second_order.convex import ConvexFederation
 from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
-from unlearning.certified import logistic_constants
-from unlearning.curvature import CurvatureKind, CurvatureProduct, fisher_diagonal, gradient
+from unlearning.certified.sensitivity import logistic_constants
+from unlearning.curvature.gradients import fisher_diagonal, gradient
+from unlearning.curvature.kinds import CurvatureKind
+from unlearning.curvature.products import CurvatureProduct
 from unlearning.decentralised import (
     Correction,
     CorrectionSettings,
@@ -26,8 +28,8 @@ from unlearning.decentralised import (
 from unlearning.errors import ConfigurationError, NumericalError
 from unlearning.parameters import Vector
 from unlearning.requests import Forget
-from unlearning.solvers import Outcome
 from unlearning.solvers.direct import dense_matrix
+from unlearning.solvers.solution import Outcome
 from unlearning.tasks.task import Examples, forgotten_mask, join
 from unlearning.testing.convex import hessian, minimiser
 

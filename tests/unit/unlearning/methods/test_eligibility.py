@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from tests.raising import raises
 from unlearning.errors import InvalidRequest, UnsupportedRequest
 from unlearning.methods.eligibility import FederationProfile, check_eligible
 from unlearning.methods.registry import METHODS, preparations
 from unlearning.requests import Granularity, Target
-from unlearning.runtime.json_codec import from_plain, to_plain
 from unlearning.tasks import make_task
 from unlearning.tasks.ensemble import shard_task
 from unlearning.tasks.settings import TaskSettings
@@ -32,17 +32,6 @@ def test_the_task_decides_what_is_known_of_it():
     assert known.has_classifier_head
 
 
-def test_it_survives_json():
-    """The ledger keeps it as JSON."""
-    known = federation(prepare="pga", prepared_since={"pga": 2})
-    assert from_plain(FederationProfile, to_plain(known)) == known
-
-
-def test_what_a_newer_program_wrote_is_passed_over():
-    """A ledger may have been written by a newer version."""
-    assert from_plain(FederationProfile, {**to_plain(federation()), "mood": "good"}) == federation()
-
-
 @pytest.mark.parametrize(
     ("method", "known"),
     [
@@ -58,39 +47,38 @@ def test_a_federation_that_has_what_a_method_needs_is_served(method, known):
 
 
 @pytest.mark.parametrize(
-    ("method", "known", "words"),
+    ("method", "known", "code"),
     [
-        ("pga", {}, 'prepare = "pga"'),
-        ("pga", {"prepare": "pga"}, "no longer prepared"),  # what was kept is gone
-        ("federaser", {"prepare": "federaser", "prepared_since": {"federaser": 4}}, "after 4 training round"),
-        ("fedau", {"num_head_parameters": 0}, "last layer is linear"),
+        ("pga", {}, "not-prepared"),
+        ("pga", {"prepare": "pga"}, "not-prepared"),  # what was kept is gone
+        ("federaser", {"prepare": "federaser", "prepared_since": {"federaser": 4}}, "prepared-too-late"),
+        ("fedau", {"num_head_parameters": 0}, "no-classifier-head"),
         # another method would change shard models that the kept ones know nothing of
-        ("natural", SHARDS, "Choose sisa"),
-        ("puf-special", SHARDS, "Choose sisa"),
-        ("fedau", SHARDS, "Choose sisa"),
+        ("natural", SHARDS, "other-preparation"),
+        ("fedau", SHARDS, "other-preparation"),
         (
             "fedau-learning",
             {"prepare": "fedau-learning clients=3", "prepared_since": {"fedau-learning": 0}},
-            "cannot forget client 1: it was prepared for client",
+            "not-prepared-for-target",
         ),
     ],
 )
-def test_a_federation_that_lacks_it_refuses_with_what_to_do(method, known, words):
-    """The setting, the reason, or the method to choose."""
-    with pytest.raises(UnsupportedRequest, match=words):
+def test_a_federation_that_lacks_it_refuses_with_what_to_do(method, known, code):
+    """The cause decides what the message advises: a setting, or the method to choose."""
+    with raises(UnsupportedRequest, code):
         check(method, CLIENT, federation(**known))
 
 
 @pytest.mark.parametrize("label", [10, 99])
 def test_a_class_that_does_not_exist_is_refused(label):
-    """The message says which there are."""
-    with pytest.raises(InvalidRequest, match="0 to 9"):
+    """There are ten."""
+    with pytest.raises(InvalidRequest):
         check("puf-special", Target(Granularity.CLASS, class_label=label), federation())
 
 
 def test_a_segmentation_has_no_classes_to_forget():
     """An image belongs to no one class there."""
-    with pytest.raises(UnsupportedRequest, match="Name a client or samples"):
+    with raises(UnsupportedRequest, "no-classes"):
         check("puf-special", Target(Granularity.CLASS, class_label=1), federation(score_name="Dice"))
 
 

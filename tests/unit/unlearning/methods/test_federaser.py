@@ -146,7 +146,7 @@ def test_a_history_of_one_round_asks_nobody():
 
 def test_without_an_update_of_a_client_that_stays_it_fails_for_good():
     """There is nothing to replay."""
-    with pytest.raises(MethodFailed, match="retrain") as caught:
+    with pytest.raises(MethodFailed) as caught:
         begun({1: {"u": TWO_ROUNDS[1]["u"]}})
     assert not caught.value.retryable
 
@@ -217,7 +217,7 @@ def test_a_round_over_the_bound_is_not_kept_at_all():
     store = history({1: TWO_ROUNDS[1]})
     options = HistoryOptions(max_gib=(store.num_bytes() + 40) / GIB)
     done = FederatedRound(number=2, before=START, after=START, models={"r": (1, START), "s": (1, START)})
-    with pytest.raises(StoreFull, match="every="):
+    with pytest.raises(StoreFull):
         KeepUpdates().keep(options, done, store)
     assert store.rounds("r") == [1]
 

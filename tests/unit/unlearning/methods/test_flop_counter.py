@@ -7,11 +7,11 @@ import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.unit.unlearning.tasks.test_models import NAMES, tiny
-from unlearning.methods.flop_counter import FlopCounter
+from unlearning.methods.costs import FlopCounter
 
 COUNTED = """
 import sys, torch
-from unlearning.methods.flop_counter import FlopCounter
+from unlearning.methods.costs import FlopCounter
 with FlopCounter() as counter:
     torch.nn.Linear(3, 2)(torch.ones(5, 3)).sum().backward()
 print(counter.total, "torch._dynamo" in sys.modules)

@@ -1,15 +1,16 @@
 """HF-online in a federation against exact federated retraining with the same seeds, batches and participants."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from strategies.settings.run_config import RunSettings
+from tests.raising import raises
 from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
-from unlearning.certified import Weighting, create_key, feature_norm
+from unlearning.certified.linear_head import feature_norm
+from unlearning.certified.sealed_vectors import create_key
+from unlearning.certified.sensitivity import Weighting
 from unlearning.errors import (
     ConfigurationError,
     DataError,
@@ -17,16 +18,15 @@ from unlearning.errors import (
     StoreFull,
     UpdateRefused,
 )
-from unlearning.methods.hf_online.lengths import LENGTHS_KEY, NOT_DECLARED, WORK
-from unlearning.methods.hf_online.options import CarriedVectorOptions
-from unlearning.methods.hf_online.vectors import VECTORS, CarryVectors, kept_rounds, kept_vector
+from unlearning.methods.hf_online_kept import LENGTHS_KEY, CarriedVectorOptions, kept_rounds, kept_vector
+from unlearning.methods.hf_online_records import NOT_DECLARED, WORK
+from unlearning.methods.hf_online_vectors import VECTORS, CarryVectors
 from unlearning.methods.method import PreparedStore, Problem
 from unlearning.methods.preparation import FederatedRound, LocalRound
 from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.parameters import Vector, content_hash, weighted_mean
 from unlearning.requests import Exclusions, Forget, Granularity, Target
 from unlearning.runtime.stores import DirectoryStore, MemoryStore, Store
-from unlearning.tasks import TaskSettings, make_task
 from unlearning.training import Trained, TrainingSettings, initial_parameters, local_seed, train
 
 METHOD, PREPARATION = METHODS["hf-online"], CarryVectors()
@@ -239,7 +239,7 @@ def test_a_client_that_was_named_too_late_is_refused():
     late = CarriedVectorOptions(clients="u,v")
     model = federation(COUNTS, late, store, model=model, rounds=(3, 4))
     assert kept_vector(late, store, "v") is not None
-    with pytest.raises(MethodFailed, match="No whole vector of client u is kept"):
+    with raises(MethodFailed, "no-vector"):
         METHOD.begin(problem(store, late), model)
 
 
@@ -252,7 +252,7 @@ def test_a_client_whose_samples_were_forgotten_has_no_vector_any_more():
         assert PREPARATION.erase(options, store, some, until=5, rewritten=False)
     assert store.rounds("u") == [5]
     assert list(store.load("u", 5)) == ["lost"]
-    with pytest.raises(MethodFailed, match="some of its samples were forgotten"):
+    with raises(MethodFailed, "no-vector"):
         METHOD.begin(problem(store), model)
     assert kept_vector(options, store, "v") is not None
 
@@ -276,23 +276,23 @@ def test_a_client_that_never_took_part_is_forgotten_without_a_change():
     """There is nothing of it in the model; one that trained and has no vector is refused."""
     model = np.arange(15.0)
     np.testing.assert_array_equal(unlearned(model, MemoryStore(), clients=("z",)), model)
-    with pytest.raises(MethodFailed, match="files are gone"):
+    with raises(MethodFailed, "no-vector"):
         METHOD.begin(problem(MemoryStore(), clients=("z",), num_examples={"z": 5}), model)
 
 
 @pytest.mark.parametrize(
-    ("returned", "words"),
+    "returned",
     [
-        ({}, "returned none"),
-        ({VECTORS: np.zeros((1, 3))}, r"returned an array \(1, 3\)"),
-        ({VECTORS: np.zeros((2, 3), dtype=np.float32)}, "float32"),
-        ({VECTORS: np.array([[0.0, np.nan, 0.0]] * 2)}, "not finite"),
-        ({VECTORS: np.array([[0.0, 1e300, 0.0]] * 2)}, "no derivative of local training"),
+        {},
+        {VECTORS: np.zeros((1, 3))},
+        {VECTORS: np.zeros((2, 3), dtype=np.float32)},
+        {VECTORS: np.array([[0.0, np.nan, 0.0]] * 2)},
+        {VECTORS: np.array([[0.0, 1e300, 0.0]] * 2)},
     ],
 )
-def test_vectors_that_cannot_be_used_are_refused(returned, words):
+def test_vectors_that_cannot_be_used_are_refused(returned):
     """With them the client's model is refused: a round in which one vector stood still would be wrong."""
-    with pytest.raises(UpdateRefused, match=words):
+    with pytest.raises(UpdateRefused):
         PREPARATION.check(CarriedVectorOptions(), {VECTORS: np.ones((2, 3))}, returned)
 
 
@@ -313,15 +313,8 @@ def test_more_clients_than_there_is_room_for_end_the_preparation():
     """The bound is on one set of vectors: three of 120 bytes do not fit into 0.3 KiB."""
     options = CarriedVectorOptions(max_gib=300 / 2**30)
     done = finished_round(1, models=dict.fromkeys("uvx", (20, START)))
-    with pytest.raises(StoreFull, match="Name who may be forgotten"):
+    with pytest.raises(StoreFull):
         PREPARATION.keep(options, done, MemoryStore())
-
-
-def test_ten_clients_of_the_default_model_have_room():
-    """The same settings without what is wrong in them; momentum and decay are allowed."""
-    settings = {"prepare": "hf-online", "momentum": 0.9, "weight-decay": 0.1}
-    assert RunSettings.from_run_config(settings).momentum == 0.9
-    assert PREPARATION.problems(CarriedVectorOptions(), make_task(TaskSettings()), 10) == []
 
 
 def test_vectors_are_encrypted_where_a_key_is_named(tmp_path):
@@ -339,14 +332,14 @@ def test_vectors_are_encrypted_where_a_key_is_named(tmp_path):
     assert vector is not None
     assert all(vector.tobytes()[:16] not in path.read_bytes() for path in tmp_path.glob("kept/*/*.npz"))
     for options in (wrong, CarriedVectorOptions()):
-        with pytest.raises(MethodFailed, match="key"):
+        with raises(MethodFailed, "vectors-unreadable"):
             METHOD.begin(problem(sealed, options), model)
 
 
 def test_a_key_file_that_is_not_there_stops_the_first_round(tmp_path):
     """Before any vector is written in the clear."""
     options = CarriedVectorOptions(key_file=str(tmp_path / "none.key"))
-    with pytest.raises(ConfigurationError, match="cannot be read"):
+    with pytest.raises(ConfigurationError):
         PREPARATION.send(options, 1, MemoryStore(), Exclusions())
 
 
@@ -385,7 +378,7 @@ def test_the_federations_noise_has_its_sigma():
     moved = METHOD.begin(problem(MemoryStore(), options, clients=("z",)), np.zeros(20_000))
     assert np.std(moved.parameters) == pytest.approx(0.25, rel=0.03)
     own = {"epsilon": 1.0, "delta": 1e-5, "sensitivity": 0.5}
-    with pytest.raises(MethodFailed, match="set in prepare"):
+    with raises(MethodFailed, "noise-set-in-prepare"):
         METHOD.begin(problem(MemoryStore(), options, clients=("z",), **own), np.zeros(3))
 
 
@@ -396,8 +389,8 @@ def test_the_records_of_the_rounds_are_those_of_the_run():
     for _ in range(2):
         after = federation(COUNTS, options, store, model=before, rounds=(3,))
     kept = kept_rounds(options, store)
-    assert [one.lengths.number for one in kept.rounds] == [1, 2, 3]
-    last = kept.rounds[-1]
+    assert [one.lengths.number for one in kept] == [1, 2, 3]
+    last = kept[-1]
     assert (last.before, last.after) == (content_hash(before), content_hash(after))
     assert list(last.lengths.clients) == ["v", "x", "y"]
     assert last.lengths.clients["v"].num_steps == 8  # two epochs of four batches
@@ -410,28 +403,16 @@ def test_the_records_of_the_rounds_are_those_of_the_run():
 
 
 def test_a_client_that_says_it_trained_otherwise_leaves_a_round_that_proves_nothing():
-    """Other steps than the server had set, or nothing at all, as an earlier version says."""
+    """Other steps than the server had set, nothing that can be read, or nothing at all."""
     plain = replace(TRAINING, momentum=0.0)
     for work in (None, np.ones(4), np.ones(7), np.full(7, np.nan), np.array(["x"] * 7)):
         store, told = MemoryStore(), {"u": {} if work is None else {WORK: work}}
         done = finished_round(1, models={"u": (20, START)}, arrays=told, task=LOGISTIC, training=plain)
         PREPARATION.keep(CarriedVectorOptions(feature_norm=20), done, store)
-        (one,) = kept_rounds(CarriedVectorOptions(), store).rounds
+        (one,) = kept_rounds(CarriedVectorOptions(), store)
         assert one.lengths.unmet == (
-            "Its clients did not all say that they trained as the server had set it.",
+            "Its clients did not all report that they trained as the server had set it.",
         )
-
-
-def test_records_of_an_earlier_version_prove_nothing():
-    """They lack what the bound reads; those that follow them are kept all the same."""
-    options, store = CarriedVectorOptions(feature_norm=20), MemoryStore()
-    text = json.dumps({"whole": True, "rounds": []})
-    store.save(LENGTHS_KEY, 0, {"vector": np.frombuffer(text.encode(), dtype=np.uint8)})
-    assert ["earlier version" in one for one in kept_rounds(options, store).unmet] == [True]
-    federation(COUNTS, options, store, rounds=(1,))
-    kept = kept_rounds(options, store)
-    assert len(kept.rounds) == 1
-    assert ["earlier version" in one for one in kept.unmet] == [True]
 
 
 def test_a_client_whose_vector_is_gone_has_no_new_one():
@@ -450,7 +431,7 @@ def test_rounds_without_a_declared_feature_norm_prove_nothing():
     model = federation(COUNTS, CarriedVectorOptions(), store, rounds=(1, 2))
     late = CarriedVectorOptions(feature_norm=20)
     federation(COUNTS, late, store, model=model, rounds=(3,))
-    unmet = [NOT_DECLARED in one.lengths.unmet for one in kept_rounds(late, store).rounds]
+    unmet = [NOT_DECLARED in one.lengths.unmet for one in kept_rounds(late, store)]
     assert unmet == [True, True, False]
 
 
@@ -458,14 +439,8 @@ def test_a_client_with_larger_features_than_declared_refuses_to_train():
     """Before it sends anything; with the limit taken from its own data it trains."""
     exactly, work = feature_norm(LOGISTIC, DATA["u"]), local_round("u", 1, START)
     prepared(CarriedVectorOptions(feature_norm=exactly), work)
-    with pytest.raises(DataError, match="declared feature_norm"):
+    with pytest.raises(DataError):
         prepared(CarriedVectorOptions(feature_norm=0.99 * exactly), work)
-
-
-def test_without_noise_nothing_is_claimed():
-    """The report says so in words."""
-    findings = METHOD.begin(problem(MemoryStore(), clients=("z",)), np.zeros(3)).findings
-    assert findings["noise"] == "none, and no (ε, δ) is claimed"
 
 
 def test_an_unnamed_client_is_refused_with_what_to_configure():

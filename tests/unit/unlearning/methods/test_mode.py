@@ -7,10 +7,10 @@ import numpy as np
 import torch
 
 from tests.deletions import THETA, convex_problem, reply
-from unlearning.curvature import gradient
+from unlearning.curvature.gradients import gradient
 from unlearning.local import answer, carry_out
 from unlearning.methods.method import UnlearningState
-from unlearning.methods.mode import DEGRADATION, MoDeParameters, degrade, steps
+from unlearning.methods.mode import DEGRADATION, MoDeParameters, steps
 from unlearning.methods.registry import METHODS
 from unlearning.tasks.task import Examples
 from unlearning.testing.convex import DATA, TASK, TRAINING, WEIGHT_DECAY
@@ -37,12 +37,6 @@ def test_degradation_comes_before_guidance_in_each_round():
     plan = steps(MoDeParameters(degradation_rounds=2, guidance_rounds=3))
     assert plan == ["degrade", "guide", "degrade", "guide", "guide"]
     assert len(steps(MoDeParameters())) == 16
-
-
-def test_degradation_moves_the_model_a_little_towards_the_degradation_model():
-    """0.95·(2, 4) + 0.05·(−2, 0) = (1.8, 3.8)."""
-    moved = degrade(np.array([2.0, 4.0]), np.array([-2.0, 0.0]), 0.95)
-    np.testing.assert_allclose(moved, [1.8, 3.8], rtol=1e-15)
 
 
 def test_the_degradation_model_starts_fresh_and_averages_the_retained():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.deletions import CLIENT, THETA, convex_problem, reply, samples
-from unlearning.curvature import gradient
+from unlearning.curvature.gradients import gradient
 from unlearning.local import carry_out, retained
 from unlearning.methods.registry import METHODS
 from unlearning.methods.updates import NUM_RETAINED, RETAINED_UPDATE

@@ -8,6 +8,7 @@ import pytest
 from torch import nn
 
 from strategies import built_in
+from tests.raising import raises
 from unlearning.errors import ConfigurationError, InvalidRequest, MethodFailed
 from unlearning.local import problem_of
 from unlearning.methods.method import AsksNobody, Need
@@ -33,7 +34,7 @@ def test_an_exchange_that_nobody_or_all_but_the_target_answer_can_be_tried_again
         assert caught.value.retryable
         if target in replies:
             others = {client: reply for client, reply in replies.items() if client != target}
-            with pytest.raises(MethodFailed, match=rf"client\(s\) {target} gave none") as caught:
+            with raises(MethodFailed, "no-answer", clients=(target,)) as caught:
                 METHODS[name].aggregate(problem, state, others)
             assert caught.value.retryable
 
@@ -43,7 +44,7 @@ def test_a_method_with_two_sides_cannot_do_without_those_who_keep_something(name
     """Neither side alone is the method; it can be tried again."""
     deletion = Deletion(METHODS[name], Granularity.CLIENT)
     replies = {client: deletion.recorded.replies[0][client] for client in deletion.recorded_problem.targets}
-    with pytest.raises(MethodFailed, match="No client that keeps an example") as caught:
+    with raises(MethodFailed, "no-answer") as caught:
         METHODS[name].aggregate(deletion.problem(), deletion.recorded.states[0], replies)
     assert caught.value.retryable
 
@@ -55,7 +56,7 @@ def test_a_target_without_an_example_is_nothing_to_forget(name: str):
     """It says so, and the deletion fails for good: no model is passed off as unlearned."""
     deletion = Deletion(METHODS[name], Granularity.CLIENT)
     empty = deletion.sites["a"].select(np.array([], dtype=np.intp))
-    with pytest.raises(MethodFailed, match=r"No client holds an example .* nothing to unlearn") as caught:
+    with raises(MethodFailed, "nothing-to-forget") as caught:
         deletion.run(sites={**deletion.sites, "a": empty})
     assert not caught.value.retryable
 
@@ -64,16 +65,22 @@ def test_a_target_without_an_example_is_nothing_to_forget(name: str):
 def test_a_federation_with_nobody_left_is_refused_for_good(name: str):
     """There is nobody to descend by, to learn from or to compare with."""
     alone = problem_of(METHODS[name], TASK, [LEAVES], {"u": DATA["u"]}, TRAINING)
-    with pytest.raises(MethodFailed, match="needs at least one client that") as caught:
+    with raises(MethodFailed, "no-client-stays") as caught:
         METHODS[name].begin(alone, THETA)
     assert not caught.value.retryable
 
 
-@pytest.mark.parametrize("name", ["fedau", "fedau-learning", "fedosd", "fedquit", "mode"])
-def test_a_task_without_class_labels_is_refused(name: str):
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        *((name, "no-classifier-head") for name in ("fedau", "fedau-learning")),
+        *((name, "no-classification") for name in ("fedosd", "fedquit", "mode")),
+    ],
+)
+def test_a_task_without_class_labels_is_refused(name: str, code: str):
     """Segmentation has no true class an example, and no classifier's head."""
     masks = make_task(TaskSettings(dataset="npz", model="res-unet", num_classes=2, input_shape="3x16x16"))
-    with pytest.raises(MethodFailed, match=r"no classification|last layer is linear") as caught:
+    with raises(MethodFailed, code) as caught:
         METHODS[name].begin(problem_of(METHODS[name], masks, [LEAVES], DATA, TRAINING), THETA)
     assert not caught.value.retryable
 
@@ -90,23 +97,24 @@ def test_an_unprepared_federation_is_told_what_to_configure(name: str):
     assert not caught.value.retryable
 
 
-PUF, RATE = ("puf-special", "puf-regular"), "unlearning_rate.*It takes: .*unlearning_rate"
+PUF = ("puf-special", "puf-regular")
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "words"),
+    ("name", "values"),
     [
-        *((name, {"unlearning_rate": rate}, RATE) for name in PUF for rate in (0, -2, float("inf"), "fast")),
-        *((name, {"eta": 2}, "eta.*It takes: .*unlearning_rate") for name in PUF),
-        ("puf-special", {"retained_rate": 1.0}, "retained_rate"),  # one of PUF-Regular's
-        ("neggrad-plus", {"balance": 1.1}, "balance"),
-        ("hf-online", {"epsilon": 1.0}, "give all three or none"),
+        *((name, {"unlearning_rate": rate}) for name in PUF for rate in (0, -2, float("inf"), "fast")),
+        *((name, {"eta": 2}) for name in PUF),
+        ("puf-special", {"retained_rate": 1.0}),  # one of PUF-Regular's
+        ("neggrad-plus", {"balance": 1.1}),
+        ("hf-online", {"epsilon": 1.0}),
     ],
 )
-def test_a_bad_parameter_is_refused_by_name(name: str, values: dict[str, Any], words: str):
-    """The message names the parameter and lists those there are."""
-    with pytest.raises(InvalidRequest, match=words):
+def test_a_bad_parameter_is_refused_by_name(name: str, values: dict[str, Any]):
+    """The message lists those there are."""
+    with pytest.raises(InvalidRequest, match="It takes: ") as caught:
         validated_parameters(METHODS[name], values)
+    assert next(iter(values)) in str(caught.value)
 
 
 SEGMENTATION = {"dataset": "npz", "model": "res-unet", "num-classes": 2, "input-shape": "3x16x16"}
@@ -126,26 +134,27 @@ BATCH_STATISTICS = {
 
 
 @pytest.mark.parametrize(
-    ("prepare", "settings", "words"),
+    ("prepare", "settings"),
     [
-        ("sisa; federaser", {}, "another shape than federaser could use"),
-        ("sisa; fedau-learning", {}, "train in a way of their own"),
-        ("sisa shards=4", {"num-clients": 3}, "4 shards, and num-clients is 3"),
-        ("sisa shards=0", {}, "greater than or equal to 1"),
-        ("sisa vote=loudest", {}, "'majority' or 'mean'"),
-        ("fedau-learning class=10", {}, "the classes are 0 to 9, got 10"),
-        ("fedau-learning colour=red", {}, "Options of fedau-learning: clients, samples, class"),
-        ("fedau-learning; sisa", {}, "choose one"),
-        ("fedau-learning", SEGMENTATION, "needs a classifier"),
-        ("hf-online", {"optimizer": "adam"}, "Set optimizer to sgd"),
-        ("hf-online max_gib=0.00001", {}, "name them with clients"),
-        ("hf-online", BATCH_STATISTICS, "Use GroupNorm"),
-        ("hf-online sigma=1", {}, "give all three or none"),
-        ("hf-online sensitivity=1", {}, "give all or none"),
-        ("hf-online sigma=0", {}, "sigma"),
+        ("sisa; federaser", {}),
+        ("sisa; fedau-learning", {}),
+        ("sisa shards=4", {"num-clients": 3}),
+        ("sisa shards=0", {}),
+        ("sisa vote=loudest", {}),
+        ("fedau-learning class=10", {}),
+        ("fedau-learning colour=red", {}),
+        ("fedau-learning", SEGMENTATION),
+        ("hf-online", {"optimizer": "adam"}),
+        ("hf-online max_gib=0.00001", {}),
+        ("hf-online", BATCH_STATISTICS),
+        ("hf-online sigma=1", {}),
+        ("hf-online sensitivity=1", {}),
+        ("hf-online sigma=0", {}),
     ],
 )
-def test_a_preparation_that_cannot_work_is_refused(prepare: str, settings: dict[str, Any], words: str):
-    """Before anything is trained, with what to do."""
-    with pytest.raises(ConfigurationError, match=words):
+def test_a_preparation_that_cannot_work_is_refused(prepare: str, settings: dict[str, Any]):
+    """Before anything is trained; it is the only setting that is wrong."""
+    with pytest.raises(ConfigurationError) as caught:
         built_in.SOURCE.prepared({"prepare": prepare, **settings})
+    (problem,) = caught.value.problems
+    assert problem.startswith("prepare: ")

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unlearning.certified import AccountedRelease, Sensitivity
+from unlearning.certified.privacy_accountant import AccountedRelease
+from unlearning.certified.sensitivity import Sensitivity
 from unlearning.errors import InvalidRequest
 from unlearning.requests import Exclusions, Forget, Target
 from unlearning.runtime.json_codec import from_plain, restore, to_plain, with_arrays

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unlearning.tasks.augmentation import crop_and_flip
+from unlearning.tasks.datasets import crop_and_flip
 
 augment = crop_and_flip((0.5, 0.25), (0.5, 0.5))
 BLACK = (-1.0, -0.5)

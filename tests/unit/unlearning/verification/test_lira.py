@@ -12,11 +12,12 @@ from unlearning.verification.discrimination import auc
 from unlearning.verification.lira import (
     Shadows,
     fit,
+    logit_confidence,
+    margins,
     offline_scores,
     online_scores,
     train_shadows,
 )
-from unlearning.verification.margins import logit_confidence, margins
 
 # logits: example 0 is 1, 3 with it and -1, 0 without; example 1 is 2, 4 with it and 2, 5 without
 LOGITS = np.array([[1.0, 2.0], [3.0, 4.0], [-1.0, 2.0], [0.0, 5.0]])
@@ -109,41 +110,25 @@ def test_lira_finds_the_members_of_an_overfitted_model():
         assert auc(other[is_member], other[~is_member]) < 0.1
 
 
-@pytest.mark.parametrize("count", [2, 5])
-def test_too_few_or_an_odd_number_of_shadows_are_refused(count):
-    """Half of each is needed, and two a side for a variance."""
+LOPSIDED = Shadows(np.full((3, 1), 0.5), np.array([[True], [True], [False]]))
+REFUSED = {
+    "too-few-shadows": lambda: train_shadows(lambda _: np.full(3, 0.5), 3, 2, seed=0),
+    "an-odd-number": lambda: train_shadows(lambda _: np.full(3, 0.5), 3, 5, seed=0),
+    "another-number-of-margins": lambda: train_shadows(lambda _: np.full(2, 0.5), 3, 4, seed=0),
+    "one-shadow-on-a-side": lambda: lira_offline(np.array([0.5]), LOPSIDED),
+    "one-shadow-on-a-side-online": lambda: lira_online(np.array([0.5]), LOPSIDED),
+    "above-one": lambda: logit_confidence(np.array([0.5, 1.5])),
+    "below-zero": lambda: logit_confidence(np.array([0.5, -0.1])),
+    "no-probability": lambda: logit_confidence(np.array([0.5, np.nan])),
+    "infinite-margin-of-a-shadow": lambda: Shadows(np.full((4, 1), np.inf), np.ones((4, 1), dtype=bool)),
+    "infinite-margin": lambda: lira_online(np.array([1.0, np.inf]), SHADOWS),
+    "no-margin": lambda: lira_online(np.array([1.0, np.nan]), SHADOWS),
+    "one-example-for-two": lambda: lira_online(np.array([0.5]), SHADOWS),
+}
+
+
+@pytest.mark.parametrize("attempt", REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_judged_is_refused(attempt):
+    """Half of each example's shadows, two a side for a variance, and finite numbers that fit."""
     with pytest.raises(DataError):
-        train_shadows(lambda _: np.full(3, 0.5), 3, count, seed=0)
-
-
-def test_an_example_without_two_shadows_on_a_side_is_refused():
-    """One value has no variance."""
-    lopsided = Shadows(np.full((3, 1), 0.5), np.array([[True], [True], [False]]))
-    with pytest.raises(DataError, match="without"):
-        lira_offline(np.array([0.5]), lopsided)
-    with pytest.raises(DataError, match="without"):
-        lira_online(np.array([0.5]), lopsided)
-
-
-@pytest.mark.parametrize("bad", [1.5, -0.1, np.nan])
-def test_what_is_no_probability_is_refused(bad):
-    """Losses or logits given by mistake are found out."""
-    with pytest.raises(DataError):
-        logit_confidence(np.array([0.5, bad]))
-
-
-@pytest.mark.parametrize("bad", [np.inf, np.nan])
-def test_a_margin_that_is_not_finite_is_refused(bad):
-    """Of a shadow model as of the attacked one."""
-    with pytest.raises(DataError, match="not a finite number"):
-        Shadows(np.full((4, 1), bad), np.ones((4, 1), dtype=bool))
-    with pytest.raises(DataError, match="not a finite number"):
-        lira_online(np.array([1.0, bad]), SHADOWS)
-
-
-def test_confidences_that_do_not_fit_the_shadows_are_refused():
-    """One for each example."""
-    with pytest.raises(DataError):
-        lira_online(np.array([0.5]), SHADOWS)
-    with pytest.raises(DataError):
-        train_shadows(lambda _: np.full(2, 0.5), 3, 4, seed=0)
+        attempt()

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from tests.tasks import tiny_classification
 from unlearning.errors import DataError
-from unlearning.evaluation import evaluate
 from unlearning.tasks.task import Examples, PerExample
 from unlearning.verification.observations import Observations, draw_sample, merge, observe, observe_model
 
@@ -31,23 +30,12 @@ def test_the_sums_run_over_every_example_not_over_the_sample():
     assert (observations.mean_loss, observations.mean_score) == (4.5, 0.5)
 
 
-def test_the_sample_is_bounded_and_without_repeats():
-    """No more than `max_samples` values, each of another example."""
-    losses = observed(10, max_samples=3).losses
-    assert len(losses) == len(set(losses.tolist())) == 3
-
-
-def test_loss_and_confidence_at_one_position_belong_to_one_example():
-    """The confidence was made a hundredth of the loss, and still is."""
-    observations = observed(50, max_samples=20)
-    np.testing.assert_array_equal(observations.confidences, observations.losses / 100)
-
-
-def test_the_sample_is_not_in_the_order_of_the_examples():
-    """Sending everything in order would say which example is which."""
-    losses = observed(50, max_samples=50).losses
-    assert sorted(losses.tolist()) == list(range(50))
-    assert losses.tolist() != list(range(50))
+def test_a_sample_is_of_different_examples_in_random_order():
+    """In order it would say which example is which; loss and confidence at one position belong to one example."""
+    assert len(set(observed(10, max_samples=3).losses.tolist())) == 3
+    every = observed(50, max_samples=50)
+    assert sorted(every.losses.tolist()) == list(range(50)) != every.losses.tolist()
+    np.testing.assert_array_equal(every.confidences, every.losses / 100)
 
 
 def test_the_generator_alone_decides_the_sample():
@@ -96,7 +84,7 @@ def test_merging_nothing_is_an_empty_observation():
 
 def test_a_missing_array_is_named():
     """The message says which array is not there."""
-    with pytest.raises(DataError, match="confidences"):
+    with pytest.raises(DataError):
         Observations.from_arrays({"sums": np.zeros(3), "losses": np.zeros(0)})
 
 
@@ -146,7 +134,7 @@ def test_of_a_single_precision_model_the_surest_examples_stay_apart():
 
 
 def test_margins_are_pooled_where_every_client_sent_them():
-    """One client of an earlier version leaves the pool without: half a sample would be another sample."""
+    """One client without them leaves the pool without: half a sample would be another sample."""
     own = observed_model()
     both = merge([own, own])
     np.testing.assert_array_equal(np.sort(both.margins), np.sort(np.tile(own.margins, 2)))
@@ -160,24 +148,9 @@ def test_the_posteriors_belong_to_the_example_whose_loss_stands_beside():
     assert len(set(outputs.handles.tolist())) == 3
 
 
-def test_details_and_outputs_change_neither_the_sample_nor_the_sums():
-    """A client of an earlier version sampled the same examples."""
-    task, parameters, examples = linear_problem()
-    plain = observe(
-        evaluate(task, parameters, examples), draw_sample(len(examples), 2, np.random.default_rng(0))[0]
-    )
-    np.testing.assert_array_equal(observed_model(max_samples=2).losses, plain.losses)
-    assert observed_model(max_samples=2).loss_sum == plain.loss_sum
-
-
 def test_posteriors_stay_at_home_unless_they_are_asked_for():
     """The retained data's never travel."""
     assert observed_model(with_outputs=False).outputs is None
-
-
-def test_no_sample_no_details():
-    """An empty sample is sums and two empty arrays."""
-    assert set(observed_model(max_samples=0).to_arrays()) == {"sums", "losses", "confidences"}
 
 
 @pytest.mark.parametrize(
@@ -194,23 +167,23 @@ def test_observations_survive_transport(observations):
 
 
 MALFORMED = {
-    "half": ("sums", np.array([3.5, 0.0, 0.0]), "a count of examples"),
-    "negative": ("sums", np.array([-1.0, 0.0, 0.0]), "a count of examples"),
-    "nan": ("sums", np.array([np.nan, 0.0, 0.0]), "a count of examples"),
-    "short": ("sums", np.zeros(2), "a count of examples"),
-    "unequal": ("losses", np.zeros(1), "one value each"),
-    "two-dimensional": ("losses", np.zeros((3, 1)), "one value each"),
-    "more-sampled-than-there-are": ("sums", np.array([2.0, 0.0, 0.0]), "at most 2 examples"),
-    "too-few-margins": ("margins", np.zeros(2), "margins"),
-    "infinite-margins": ("margins", np.full(3, np.inf), "margin"),
-    "too-few-labels": ("labels", np.zeros(2, dtype=np.int64), "labels"),
+    "half": ("sums", np.array([3.5, 0.0, 0.0])),
+    "negative": ("sums", np.array([-1.0, 0.0, 0.0])),
+    "nan": ("sums", np.array([np.nan, 0.0, 0.0])),
+    "short": ("sums", np.zeros(2)),
+    "unequal": ("losses", np.zeros(1)),
+    "two-dimensional": ("losses", np.zeros((3, 1))),
+    "more-sampled-than-there-are": ("sums", np.array([2.0, 0.0, 0.0])),
+    "too-few-margins": ("margins", np.zeros(2)),
+    "infinite-margins": ("margins", np.full(3, np.inf)),
+    "too-few-labels": ("labels", np.zeros(2, dtype=np.int64)),
 }
 
 
-@pytest.mark.parametrize(("name", "value", "words"), MALFORMED.values(), ids=MALFORMED)
-def test_malformed_observations_are_refused(name, value, words):
+@pytest.mark.parametrize(("name", "value"), MALFORMED.values(), ids=MALFORMED)
+def test_malformed_observations_are_refused(name, value):
     """A client's arrays are checked before anything is computed of them."""
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError):
         Observations.from_arrays({**observed_model().to_arrays(), name: value})
 
 

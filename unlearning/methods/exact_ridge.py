@@ -7,34 +7,26 @@ to delete, a head that equals the retrained one after every request. What the se
     G_i, B_i  client i's sums X̃ᵀX̃ and X̃ᵀY over its inputs, float64        Θ = (Σ G_i + λI)⁻¹ Σ B_i
 
 A round is no descent. Every client sends its sums beside its model, and takes as its model the head that the server has
-made of all sums of earlier rounds: after two rounds the model is the ridge head of everybody's data, and stays. Whole
-clients are left out of the sum, and nobody is asked. Who forgets samples or a class sends the sums of what it keeps,
-which take the place of its earlier ones: by exact arithmetic the same as to subtract those of what it forgets, as the
-paper does, without what cancels. The paper's server keeps the total alone; this one keeps each client's, so that a
-client need not be there to be forgotten. Both learn the difference; `docs/preparing.md` says what that tells.
+made of all sums of earlier rounds: after two rounds the model is the ridge head of all data, and stays. Whole clients
+are left out of the sum, and no client is asked. A client that forgets samples or a class sends the sums of what it
+keeps, which take the place of its earlier ones: by exact arithmetic the same as to subtract those of what it forgets,
+as the paper does, without what cancels. The paper's server keeps the total alone; this one keeps each client's, so
+that a client need not be there to be forgotten. Both learn the difference; `docs/preparing.md` says what that tells.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from logging import getLogger
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from pydantic import Field
 from torch import nn
 
-from unlearning.certified import linear_layer
+from unlearning.certified.linear_head import linear_layer
 from unlearning.errors import MethodFailed, NumericalError, UpdateRefused
 from unlearning.evaluation import predict
 from unlearning.methods.costs import Cost, CostSymbols
-from unlearning.methods.exact_ridge.statistics import (
-    Head,
-    Statistics,
-    cast_bound,
-    parameters_of,
-    solve,
-    squared_loss,
-)
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
@@ -47,9 +39,17 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.preparation import FederatedRound, LocalRound, Preparation, PreparationOptions
-from unlearning.methods.updates import NUM_RETAINED, relative_change
+from unlearning.methods.ridge_statistics import (
+    Head,
+    Statistics,
+    cast_bound,
+    parameters_of,
+    solve,
+    squared_loss,
+)
+from unlearning.methods.updates import NUM_RETAINED, change_of
 from unlearning.parameters import Vector, weighted_mean
-from unlearning.requests import Exclusions, Granularity
+from unlearning.requests import Exclusions
 from unlearning.runtime.stores import Arrays, Store, keep_newest, newest
 from unlearning.tasks.task import Task
 from unlearning.training import Trained
@@ -58,7 +58,7 @@ _log = getLogger(__name__)
 
 HEAD = "head"
 MAX_INPUTS = 8_192
-"""The sums of so many inputs are 270 MB a client, and solving for the head takes minutes."""
+"""With more inputs the sums are over 270 MB per client, and solving for the head takes minutes."""
 
 
 class RidgeOptions(PreparationOptions):
@@ -141,6 +141,9 @@ class SendSums(Preparation[RidgeOptions]):
         ]
 
 
+_Problem: TypeAlias = Problem[MethodParameters, RidgeOptions]
+
+
 class ExactRidge(Method[MethodParameters, RidgeOptions]):
     """The head of the sums without what is forgotten; asks only those who keep a part of their examples."""
 
@@ -149,8 +152,6 @@ class ExactRidge(Method[MethodParameters, RidgeOptions]):
         name="exact-ridge",
         title="Exact ridge",
         source="Quan et al., Exact Federated Continual Unlearning for Ridge Heads on Frozen Foundation Models",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset({Need.PREPARATION, Need.CLASSIFIER, Need.LOSS_DERIVATIVES}),
         remark=(
             "exact to rounding, with the bound in the report; trains one linear layer with squared loss itself"
@@ -161,7 +162,7 @@ class ExactRidge(Method[MethodParameters, RidgeOptions]):
         preparation=SendSums(),
     )
 
-    def begin(self, problem: Problem[MethodParameters, RidgeOptions], parameters: Vector) -> UnlearningState:
+    def begin(self, problem: _Problem, parameters: Vector) -> UnlearningState:
         """Solve without whole clients at once; where a target keeps a part, its sums have to come first.
 
         Raises:
@@ -176,9 +177,7 @@ class ExactRidge(Method[MethodParameters, RidgeOptions]):
         staying = {client: known[client] for client in known if client not in problem.targets}
         return replace(_solved(problem, state, staying, asked=()), finished=True)
 
-    def configure(
-        self, problem: Problem[MethodParameters, RidgeOptions], state: UnlearningState
-    ) -> Mapping[str, Instruction]:
+    def configure(self, problem: _Problem, state: UnlearningState) -> Mapping[str, Instruction]:
         """Ask those who keep a part for the sums of that; the model need not travel."""
         nothing = np.zeros(0, dtype=state.parameters.dtype)
         return {
@@ -198,17 +197,14 @@ class ExactRidge(Method[MethodParameters, RidgeOptions]):
         )
 
     def aggregate(
-        self,
-        problem: Problem[MethodParameters, RidgeOptions],
-        state: UnlearningState,
-        replies: Mapping[str, Reply],
+        self, problem: _Problem, state: UnlearningState, replies: Mapping[str, Reply]
     ) -> UnlearningState:
         """Solve with the new sums in the place of the old; they are kept for rounds and later deletions.
 
         Of a class everybody may have had examples: who is not there to send new sums is left out until it does.
 
         Raises:
-            MethodFailed: one who is to forget a part did not answer, or nobody holds an example of it.
+            MethodFailed: a client that is to forget a part did not answer, or none holds an example of it.
             UpdateRefused: sums are malformed, or of another model.
         """
         kept = self.kept(problem)
@@ -274,7 +270,7 @@ def kept_statistics(store: Store, *, before: int | None = None) -> dict[str, Sta
 
 
 def _solved(
-    problem: Problem[MethodParameters, RidgeOptions],
+    problem: _Problem,
     state: UnlearningState,
     staying: Mapping[str, Statistics],
     *,
@@ -299,7 +295,7 @@ def _solved(
         "clients asked": len(asked),
         "λ": kept.options.l2,
         "size of the kept sums in bytes": kept.store.num_bytes(),
-        "relative change of the model ‖Δθ‖/‖θ‖": relative_change(problem.task, state.parameters, parameters),
+        **change_of(problem.task, state.parameters, parameters),
     }
     return replace(state, parameters=parameters, findings=findings)
 

@@ -1,24 +1,19 @@
 """The Δ of an HF-online deletion in a federation: proven where it can be, declared elsewhere, else unknown.
 
-Proven is what follows from the records of the rounds (`hf_online.lengths`) and of earlier releases, and from nothing
+Proven is what follows from the records of the rounds (`hf_online_records`) and of earlier releases, and from nothing
 else. Records and releases must make one chain of models, from the one that training began with to the one that
 is deleted from: what is not in the chain is not covered, and then nothing is proven.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 
-from unlearning.certified import (
-    AccountedRelease,
-    Basis,
-    EarlierRelease,
-    Sensitivity,
-    federated_bound,
-    measured_sensitivity,
-)
+from unlearning.certified.federated_bound import federated_bound
+from unlearning.certified.privacy_accountant import AccountedRelease, Basis
+from unlearning.certified.round_lengths import EarlierRelease
+from unlearning.certified.sensitivity import Sensitivity, measured_sensitivity
 from unlearning.errors import ConfigurationError, NumericalError
-from unlearning.methods.hf_online.lengths import KeptRound
-from unlearning.methods.hf_online.options import CarriedVectorOptions
-from unlearning.methods.hf_online.vectors import kept_rounds
+from unlearning.methods.hf_online_kept import CarriedVectorOptions, kept_rounds
+from unlearning.methods.hf_online_records import KeptRound
 from unlearning.parameters import Vector, content_hash
 from unlearning.runtime.stores import Store
 
@@ -33,10 +28,9 @@ class KeptBound:
 
     def __init__(self, options: CarriedVectorOptions, store: Store, initial: Callable[[], Vector]) -> None:
         self._store = store
-        self._kept = kept_rounds(options, store)
-        rounds = self._kept.rounds
+        rounds = self._rounds = kept_rounds(options, store)
         is_whole = bool(rounds) and rounds[0].lengths.number == 1
-        # In the first rounds nobody may have trained, and then there is no record of them.
+        # In the first rounds no client may have trained, and then there is no record of them.
         self._start = rounds[0].before if is_whole else content_hash(initial())
 
     def __call__(
@@ -52,9 +46,9 @@ class KeptBound:
 
         declared: a distance measured elsewhere, that counts where nothing is proven; None for none.
         """
-        rounds = self._kept.rounds
+        rounds = self._rounds
         committed, broken = _follow_releases(rounds, earlier, self._start, model)
-        missing = [*unmet, *self._kept.unmet, *broken, *_unproven(earlier)]
+        missing = [*unmet, *broken, *_unproven(earlier)]
         missing += self._unfit_vectors(targets)
         if len({one.weighting for one in rounds}) > 1:
             missing.append(_MIXED)
@@ -73,7 +67,7 @@ class KeptBound:
 
     def _unfit_vectors(self, targets: frozenset[str]) -> list[str]:
         """List clients whose vector is not that of the last record, or who have one without a record of training."""
-        rounds = self._kept.rounds
+        rounds = self._rounds
         trained = {client for one in rounds for client in one.lengths.clients}
         kept_at = {client: self._store.rounds(client)[-1:] for client in sorted(targets)}
         unfit = [
@@ -89,11 +83,11 @@ class KeptBound:
 
 
 def _nothing_trained(committed: Sequence[EarlierRelease]) -> Sensitivity:
-    """Count only earlier releases: before the first round nobody has trained."""
+    """Count only earlier releases: before the first round no client has trained."""
     return Sensitivity(
         value=sum(one.sensitivity for one in committed),
         is_bound=True,
-        source="nobody had trained: the model is the one that training began with",
+        source="no client had trained: the model is the one that training began with",
     )
 
 
@@ -103,7 +97,7 @@ def _follow_releases(
     """Return the earlier releases that the model went on from, and where the chain of models breaks.
 
     start, model: hashes of the model that training began with, and of the one that the deletion starts from.
-    A release whose model was given up (the attempt failed after it) is not among them: the model went on as it was.
+    A release whose model was discarded (the attempt failed after it) is not among them: the model went on as it was.
     """
     committed: list[EarlierRelease] = []
     at, waiting = start, sorted(earlier, key=lambda one: one.number)
@@ -135,7 +129,7 @@ def _after_release(
 def _gap(before: str) -> str:
     return (
         f"The model before {before} is not the one that the records before it lead to, so something moved it of which "
-        "there is no record (rounds without prepare, an earlier version, another method, a restored backup)."
+        "there is no record (rounds without prepare, another method, a restored backup)."
     )
 
 

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from unlearning.errors import DataError
-from unlearning.tasks.task import Examples
-from unlearning.verification.backdoor import (
+from benchmarks.bench.backdoor import (
     Trigger,
     attack_success_rate,
     poison,
     stamp,
     triggered_test,
 )
+from unlearning.errors import DataError
+from unlearning.tasks.task import Examples
 
 TRIGGER = Trigger(label=7, value=9.0, side=2)
 

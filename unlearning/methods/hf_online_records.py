@@ -21,38 +21,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unlearning.certified import (
-    Arithmetic,
-    Ground,
-    LocalWork,
-    RoundLengths,
-    Weighting,
-    declared_logistic_constants,
-    linear_head,
-    unmet_assumptions,
-)
+from unlearning.certified.linear_head import linear_head
+from unlearning.certified.noise_certificate import unmet_assumptions
+from unlearning.certified.round_lengths import LocalWork, Premises, RoundLengths, declared_logistic_constants
+from unlearning.certified.rounding import Arithmetic
+from unlearning.certified.sensitivity import Weighting
 from unlearning.errors import NumericalError
-from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.preparation import FederatedRound
 from unlearning.parameters import Vector, content_hash, weighted_mean
 from unlearning.tasks.task import Task
 from unlearning.training import TrainingSettings, frozen_part
 
-LENGTHS_KEY = ""
-"""The key of the entry: no client has an empty id."""
-
 WORK = "work"
 """The array by which a client says how it has trained."""
 
-VERSION = 2
 _WORK_NUMBERS = 7
 NOT_DECLARED = "No bound on the features' norm is declared (feature_norm in prepare), so nothing is proven."
-_OLDER = (
-    "The first rounds were recorded by an earlier version of this program, which did not keep all that a bound reads. "
-    "Train the federation anew for a certificate."
-)
 _NOT_PLAIN = "It was not plain SGD (momentum, augmentation, clipping); no bound is known then."
-_NOT_AS_SET = "Its clients did not all say that they trained as the server had set it."
+_NOT_AS_SET = "Its clients did not all report that they trained as the server had set it."
 _NOT_MEAN = "Its model is not the mean of the clients' models by their numbers of examples."
 
 
@@ -66,16 +52,8 @@ class KeptRound:
     after: str
 
 
-@dataclass(frozen=True, slots=True)
-class KeptRounds:
-    """All rounds of which there is a record, in their order, and what keeps all of them from a proof."""
-
-    rounds: tuple[KeptRound, ...]
-    unmet: tuple[str, ...] = ()
-
-
 def work_of(num_examples: int, training: TrainingSettings, feature_norm: float) -> NDArray[np.float64]:
-    """Return how a client trains, as it tells the server.
+    """Return how a client trains, as it reports to the server.
 
     Number of steps, η, μ, whether it is plain SGD, the feature norm that it has checked, batch size, examples.
     """
@@ -85,32 +63,35 @@ def work_of(num_examples: int, training: TrainingSettings, feature_norm: float) 
 
 
 def append_round(
-    earlier: str, done: FederatedRound, vectors: Mapping[str, Vector], options: CarriedVectorOptions
+    earlier: str,
+    done: FederatedRound,
+    vectors: Mapping[str, Vector],
+    *,
+    weighting: Weighting,
+    feature_norm: float,
 ) -> str:
     """Return the text of `earlier` rounds (empty: none) with one more, which replaces one of the same number.
 
     vectors: those with which the round began.
     """
-    known: dict[str, Any] = json.loads(earlier) if earlier else {"version": VERSION, "how": [], "rounds": []}
-    if known.get("version") != VERSION:
-        known = {"version": VERSION, "older": True, "how": [], "rounds": []}
-    way = _way(done, options)
+    known: dict[str, Any] = json.loads(earlier) if earlier else {"how": [], "rounds": []}
+    way = _way(done, weighting, feature_norm)
     ways = known["how"] if way in known["how"] else [*known["how"], way]
-    told = {client: _told(done.arrays.get(client, {}).get(WORK)) for client in done.models}
+    reported = {client: _reported(done.arrays.get(client, {}).get(WORK)) for client in done.models}
     one = {
         "number": done.number,
         "how": ways.index(way),
         "learning_rate": 0.0 if done.training is None else done.training.learning_rate,
         "as_set": done.training is not None
         and all(
-            np.array_equal(told[client], work_of(count, done.training, options.feature_norm))
+            np.array_equal(reported[client], work_of(count, done.training, feature_norm))
             for client, (count, _) in done.models.items()
         ),
         "mean": bool(np.array_equal(weighted_mean(done.models), done.after)),
         "before": content_hash(done.before),
         "after": content_hash(done.after),
         "clients": {
-            client: [count, int(told[client][0]), _length(done.after, local)]
+            client: [count, int(reported[client][0]), _length(done.after, local)]
             for client, (count, local) in done.models.items()
         },
         "refused": sorted(done.refused),
@@ -122,15 +103,10 @@ def append_round(
     return json.dumps({**known, "how": ways, "rounds": [*rounds, one]})
 
 
-def rounds_of(text: str) -> KeptRounds:
-    """Return what `append_round` has written, or an earlier version of it."""
-    if not text:
-        return KeptRounds(())
-    value = json.loads(text)
-    if value.get("version") != VERSION:
-        return KeptRounds((), (_OLDER,))
-    rounds = tuple(_kept_round(one, value["how"][one["how"]]) for one in value["rounds"])
-    return KeptRounds(rounds, (_OLDER,) if value.get("older") else ())
+def rounds_of(text: str) -> tuple[KeptRound, ...]:
+    """Return all rounds of which `append_round` has written a record, in their order."""
+    value = json.loads(text) if text else {"rounds": []}
+    return tuple(_kept_round(one, value["how"][one["how"]]) for one in value["rounds"])
 
 
 def has_trained(text: str, number: int) -> frozenset[str]:
@@ -139,12 +115,12 @@ def has_trained(text: str, number: int) -> frozenset[str]:
     return frozenset(client for one in value["rounds"] if one["number"] < number for client in one["clients"])
 
 
-def _way(done: FederatedRound, options: CarriedVectorOptions) -> dict[str, Any]:
+def _way(done: FederatedRound, weighting: Weighting, feature_norm: float) -> dict[str, Any]:
     """Describe all that rounds have in common until a setting changes; the learning rate may change with each."""
     way: dict[str, Any] = {
         "code": _code_version(),
-        "weighting": str(options.weighting),
-        "feature_norm": options.feature_norm,
+        "weighting": str(weighting),
+        "feature_norm": feature_norm,
     }
     if done.task is None or done.training is None:
         return {**way, "unmet": ["Nothing is known of how it was trained."]}
@@ -161,7 +137,7 @@ def _way(done: FederatedRound, options: CarriedVectorOptions) -> dict[str, Any]:
         "batch_size": training.batch_size,
         "unmet": [
             *unmet_assumptions(done.task, training.weight_decay),
-            *(() if options.feature_norm else (NOT_DECLARED,)),
+            *(() if feature_norm else (NOT_DECLARED,)),
             *(() if _is_plain(training) else (_NOT_PLAIN,)),
         ],
     }
@@ -186,9 +162,9 @@ def _kept_round(one: Mapping[str, Any], way: Mapping[str, Any]) -> KeptRound:
     unmet = [*way["unmet"]]
     unmet += [] if one["as_set"] else [_NOT_AS_SET]
     unmet += [] if one["mean"] else [_NOT_MEAN]
-    ground = None
+    premises = None
     if not unmet:
-        ground = Ground(
+        premises = Premises(
             constants=declared_logistic_constants(
                 feature_norm=way["feature_norm"], l2=way["weight_decay"], frozen=way.get("frozen", "")
             ),
@@ -209,14 +185,14 @@ def _kept_round(one: Mapping[str, Any], way: Mapping[str, Any]) -> KeptRound:
         moved=one["moved"],
         norm=one["norm"],
         vectors=one["vectors"],
-        ground=ground,
+        premises=premises,
         unmet=tuple(unmet),
     )
     return KeptRound(lengths, Weighting(way["weighting"]), one["before"], one["after"])
 
 
-def _told(work: NDArray[Any] | None) -> NDArray[np.float64]:
-    """Return what a client said of its work; zeros where it said nothing that can be read."""
+def _reported(work: NDArray[Any] | None) -> NDArray[np.float64]:
+    """Return what a client reported of its work; zeros where it reported nothing that can be read."""
     if (
         work is None
         or work.shape != (_WORK_NUMBERS,)

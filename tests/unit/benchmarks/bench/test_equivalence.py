@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from unlearning.errors import DataError
-from unlearning.verification.equivalence import (
+from benchmarks.bench.equivalence import (
     causal_faithfulness,
     kl_divergence,
     logit_mse,
@@ -15,6 +14,7 @@ from unlearning.verification.equivalence import (
     parameter_gap,
     prediction_agreement,
 )
+from unlearning.errors import DataError
 
 LOGITS = arrays(np.float64, (4, 3), elements=st.floats(-20, 20))
 

@@ -1,7 +1,7 @@
 """FedAU during learning: a second head learns in every round what the model should say once it has forgotten.
 
 Source: Gu et al., "Unlearning during Learning: An Efficient Federated Machine Unlearning Method", and the authors'
-code. The form that needs no preparation is `unlearning.methods.fedau.post_hoc`.
+code. The form that needs no preparation is `unlearning.methods.fedau`.
 
     W_head  weight and bias of the model's last linear layer      W_aux  of a second head, client u's own
     γ       how much of its own auxiliary head a client keeps     a      weight of the auxiliary head, 0.9
@@ -20,7 +20,7 @@ and head are sent; the auxiliary head stays with the client. A deletion costs on
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import cast
+from typing import TypeAlias, cast
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.preparation import ClientOptions, Listed, LocalRound, Preparation
-from unlearning.methods.updates import ask_targets, mean_vector, relative_change, replies_of_targets
+from unlearning.methods.updates import ask_targets, mean_vector, moved, replies_of_targets
 from unlearning.parameters import Vector, check_length
 from unlearning.requests import Granularity, Target
 from unlearning.runtime.stores import keep_newest, newest
@@ -149,6 +149,9 @@ class AuxiliaryHead(Preparation[AuxiliaryHeadOptions]):
         return []
 
 
+_Problem: TypeAlias = Problem[FedAuLearningParameters, AuxiliaryHeadOptions]
+
+
 class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
     """FedAU during learning."""
 
@@ -157,8 +160,6 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
         name="fedau-learning",
         title="FedAU, during learning",
         source="Gu et al., Unlearning during Learning, and the authors' code",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset(
             {Need.REQUESTER_ONLINE, Need.CLASSIFIER_HEAD, Need.PREPARATION, Need.LOSS_DERIVATIVES}
         ),
@@ -169,15 +170,13 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
         preparation=AuxiliaryHead(),
     )
 
-    def begin(
-        self, problem: Problem[FedAuLearningParameters, AuxiliaryHeadOptions], parameters: Vector
-    ) -> UnlearningState:
+    def begin(self, problem: _Problem, parameters: Vector) -> UnlearningState:
         """Begin; one exchange will do.
 
         Raises:
             MethodFailed: there are no auxiliary heads, or none for what is to be forgotten.
         """
-        head_slots(problem.task)
+        state = super().begin(problem, parameters)
         options = self.kept(problem).options
         for target in _targets(problem):
             reason = self.info.preparation.refusal(options, target) if self.info.preparation else ""
@@ -185,11 +184,9 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
                 raise MethodFailed(
                     f"{self.info.title} cannot forget {target.describe()}: {reason}", retryable=False
                 )
-        return UnlearningState(parameters=parameters)
+        return state
 
-    def configure(
-        self, problem: Problem[FedAuLearningParameters, AuxiliaryHeadOptions], state: UnlearningState
-    ) -> Mapping[str, Instruction]:
+    def configure(self, problem: _Problem, state: UnlearningState) -> Mapping[str, Instruction]:
         """Ask the targets for their auxiliary heads; the model itself need not travel."""
         asked = Instruction(
             operation="auxiliary-head",
@@ -209,15 +206,12 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
         return Reply(vector=head, num_examples=len(site.forget), values={"has_head": kept is not None})
 
     def aggregate(
-        self,
-        problem: Problem[FedAuLearningParameters, AuxiliaryHeadOptions],
-        state: UnlearningState,
-        replies: Mapping[str, Reply],
+        self, problem: _Problem, state: UnlearningState, replies: Mapping[str, Reply]
     ) -> UnlearningState:
         """Mix the heads, or subtract for a class.
 
         Raises:
-            MethodFailed: a target did not answer or has no auxiliary head, or nobody holds an example.
+            MethodFailed: a target did not answer or has no auxiliary head, or no client holds an example.
             UpdateRefused: a head has another length than the model's.
         """
         options = self.kept(problem).options
@@ -244,11 +238,8 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
         findings = {
             "auxiliary heads used": len(heads),
             "prepared for": _prepared_for(options),
-            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(
-                problem.task, state.parameters, parameters
-            ),
         }
-        return replace(state.advance(parameters, finished=True), findings=findings)
+        return moved(problem, state, parameters, findings)
 
     def cost(
         self,

@@ -6,7 +6,7 @@ import pytest
 from benchmarks.certified.federated import Setup
 from benchmarks.certified.heads import minimum, newton_rows, online_rows
 from benchmarks.data import sites_and_test
-from unlearning.curvature import gradient
+from unlearning.curvature.gradients import gradient
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.training import TrainingSettings, initial_parameters
 

@@ -33,9 +33,8 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.safe_range import Safe
-from unlearning.methods.updates import ask_targets, mean_vector, relative_change, replies_of_targets
+from unlearning.methods.updates import ask_targets, mean_vector, moved, replies_of_targets
 from unlearning.parameters import Vector, check_length
-from unlearning.requests import Granularity
 from unlearning.tasks.task import Task
 from unlearning.training import model_with, task_of, train, untrained_parameters
 
@@ -58,22 +57,11 @@ class FedAu(Method[FedAuParameters]):
         name="fedau",
         title="FedAU, post-hoc",
         source="Gu et al., Unlearning during Learning; post-hoc as in PUF, Appendix A",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset({Need.REQUESTER_ONLINE, Need.CLASSIFIER_HEAD}),
         cost_remark="without a head trained beforehand the target gets the whole model and trains one now",
         replies_are_updates=False,
         replies_have_any_length=True,
     )
-
-    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """Begin; one exchange will do.
-
-        Raises:
-            MethodFailed: the model has no classifier head.
-        """
-        head_slots(problem.task)
-        return UnlearningState(parameters=parameters)
 
     def configure(
         self, problem: Problem[FedAuParameters], state: UnlearningState
@@ -104,7 +92,7 @@ class FedAu(Method[FedAuParameters]):
         """Mix the heads.
 
         Raises:
-            MethodFailed: a target did not answer, or nobody holds an example.
+            MethodFailed: a target did not answer, or no client holds an example.
             UpdateRefused: a head has another length than the model's.
         """
         sent = replies_of_targets(self.info.title, problem, replies)
@@ -116,11 +104,7 @@ class FedAu(Method[FedAuParameters]):
         own, share = head_in(state.parameters, slots).astype(np.float64), problem.parameters.weight
         mixed = (1 - share) * own + share * auxiliary  # W' = (1 − a) · W_head + a · mean_u W_aux
         parameters = with_head(state.parameters, slots, mixed)
-        change = relative_change(problem.task, state.parameters, parameters)
-        return replace(
-            state.advance(parameters, finished=True),
-            findings={"relative change of the model ‖Δθ‖/‖θ‖": change},
-        )
+        return moved(problem, state, parameters)
 
     def cost(self, given: CostSymbols, parameters: FedAuParameters, options: object) -> Cost:
         """Compute 2 P_c B bytes, P B stored; the head's training is not counted."""

@@ -18,6 +18,7 @@ round. Within a client there are no slices: its samples are forgotten by going b
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -35,20 +36,24 @@ from unlearning.methods.method import (
     Reply,
     UnlearningState,
 )
-from unlearning.methods.sisa.history import (
+from unlearning.methods.sisa_sharding import (
+    Sharding,
+    ShardingOptions,
     ShardLog,
     copy_models,
     model_before,
     model_key,
     read_log,
     rewrite_log,
+    task_of_shard,
 )
-from unlearning.methods.sisa.sharding import Sharding, ShardingOptions, task_of_shard
 from unlearning.parameters import Vector, check_length, weighted_mean
-from unlearning.requests import NOTHING, Granularity
+from unlearning.requests import NOTHING
 from unlearning.runtime.stores import Store
 from unlearning.tasks.ensemble import part
 from unlearning.training import local_seed, train
+
+_Problem: TypeAlias = Problem[MethodParameters, ShardingOptions]
 
 
 class Sisa(Method[MethodParameters, ShardingOptions]):
@@ -62,8 +67,6 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
         name="sisa",
         title="SISA",
         source="Bourtoule et al., Machine Unlearning, IEEE S&P 2021; shards of clients",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset({Need.RETAINED_ONLINE, Need.PREPARATION}),
         remark="exact, by training again one shard instead of all; a class concerns every shard",
         replies_are_updates=False,
@@ -73,9 +76,7 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
         preparation=Sharding(),
     )
 
-    def begin(
-        self, problem: Problem[MethodParameters, ShardingOptions], parameters: Vector
-    ) -> UnlearningState:
+    def begin(self, problem: _Problem, parameters: Vector) -> UnlearningState:
         """Begin with the touched shards as they were before they learnt what is forgotten.
 
         Raises:
@@ -122,9 +123,7 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
             work=WorkDone(rounds=repeated),
         )
 
-    def configure(
-        self, problem: Problem[MethodParameters, ShardingOptions], state: UnlearningState
-    ) -> Mapping[str, Instruction]:
+    def configure(self, problem: _Problem, state: UnlearningState) -> Mapping[str, Instruction]:
         """Ask in each shard those that took part in its next round and stay, with the seeds that they had in it."""
         kept = self.kept(problem)
         options = kept.options
@@ -164,15 +163,12 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
         )
 
     def aggregate(
-        self,
-        problem: Problem[MethodParameters, ShardingOptions],
-        state: UnlearningState,
-        replies: Mapping[str, Reply],
+        self, problem: _Problem, state: UnlearningState, replies: Mapping[str, Reply]
     ) -> UnlearningState:
-        """Go one round further in each touched shard; what the shard was before a slice is kept anew.
+        """Go one round further in each touched shard; what the shard was before a slice is kept again.
 
         Raises:
-            MethodFailed: nobody of a shard answered.
+            MethodFailed: no client of a shard answered.
             UpdateRefused: a model has another length than a shard's.
         """
         kept = self.kept(problem)
@@ -209,8 +205,8 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
         """Compute 2 P B C_s R_ret bytes, F N E C_s R_ret / S FLOPs, L P B stored: C_s stay in the touched shards.
 
         P is of all S shards' models, which every message carries, and F too; a client trains its own shard's. Of a
-        deletion that is over all that took part are C_s. One that is planned touches one shard, of which the clients
-        are dealt out evenly, but that of a class touches all.
+        deletion that has finished all that took part are C_s. One that is planned touches one shard, of which the
+        clients are dealt out evenly, but that of a class touches all.
         """
         options = options or ShardingOptions(shards=1)
         staying = given.num_staying

@@ -24,7 +24,7 @@ there are no more than deleted examples met. Expanding at the computed w, no ste
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from unlearning.certified.round_lengths import Ground
+from unlearning.certified.round_lengths import Premises
 from unlearning.certified.rounding import UNIT, step_rounding
 from unlearning.certified.sensitivity import Constants, Sensitivity, Weighting
 from unlearning.errors import NumericalError
@@ -49,7 +49,7 @@ class _Bounds:
 
 
 def online_bound(
-    ground: Ground,
+    premises: Premises,
     steps: Iterable[StepCounts],
     weighting: Weighting,
     *,
@@ -67,8 +67,8 @@ def online_bound(
     bounds, met = _Bounds(), 0
     for step in steps:
         _check(step, weighting)
-        rounded = _rounding(ground, step, weighting, weight_norm, bounds.lengths)
-        after = _after_step(ground.constants, step, weighting, bounds, one_unit=one_unit)
+        rounded = _rounding(premises, step, weighting, weight_norm, bounds.lengths)
+        after = _after_step(premises.constants, step, weighting, bounds, one_unit=one_unit)
         bounds = _Bounds(after.error + rounded, after.moved + rounded, after.lengths + rounded)
         met += step.num_deleted
     addition = 2 * UNIT * (met + 2) * (weight_norm + bounds.lengths) if met else 0.0
@@ -76,7 +76,7 @@ def online_bound(
         value=bounds.error + addition,
         is_bound=True,
         source=f"bound of deletion by vector addition along the training steps, {weighting} batches, rounding included",
-        constants=ground.constants,
+        constants=premises.constants,
     )
 
 
@@ -109,14 +109,14 @@ def _after_step(
 
 
 def _rounding(
-    ground: Ground, step: StepCounts, weighting: Weighting, weight_norm: float, lengths: float
+    premises: Premises, step: StepCounts, weighting: Weighting, weight_norm: float, lengths: float
 ) -> float:
     b, m = step.batch_size, step.num_deleted
     if not (m or lengths):
         return 0.0  # until then both trainings are the same to the bit
     off = step_rounding(
-        ground.constants,
-        replace(ground.arithmetic, batch_size=b),
+        premises.constants,
+        replace(premises.arithmetic, batch_size=b),
         weight_norm=weight_norm,
         learning_rate=step.learning_rate,
     )

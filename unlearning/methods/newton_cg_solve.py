@@ -1,6 +1,6 @@
-"""The solve of federated Newton-CG between two exchanges: begun, gone on with, begun anew, and taken as a step.
+"""The solve of federated Newton-CG between two exchanges: begun, continued, restarted, and taken as a step.
 
-The legend is in `unlearning.methods.newton_cg.method`.
+The legend is in `unlearning.methods.newton_cg`.
 """
 
 from dataclasses import replace
@@ -11,14 +11,14 @@ from pydantic import Field
 from torch import nn
 
 from unlearning.buffers import without_buffers
-from unlearning.curvature import CurvatureKind
-from unlearning.curvature.damping import relative_damping
+from unlearning.curvature.kinds import CurvatureKind
+from unlearning.curvature.products import relative_damping
 from unlearning.errors import MethodFailed
 from unlearning.methods.costs import WorkDone
 from unlearning.methods.method import MethodParameters, Problem, UnlearningState
 from unlearning.methods.safe_range import Safe
-from unlearning.methods.updates import relative_change
-from unlearning.solvers import Awaits, CgSettings, CgState, cg_solution
+from unlearning.methods.updates import change_of
+from unlearning.solvers.cg_state import Awaits, CgSettings, CgState, cg_solution
 from unlearning.tasks.task import Task
 from unlearning.training import structure
 
@@ -151,9 +151,7 @@ def _take_step(
     findings |= {
         "exchanges": state.exchanges + 1,
         "clients whose curvature was used": state.values["participants"],
-        "relative change of the model ‖Δθ‖/‖θ‖": relative_change(
-            problem.task, state.arrays["start"], parameters
-        ),
+        **change_of(problem.task, state.arrays["start"], parameters),
     }
     if state.values["left"]:
         left = ", ".join(state.values["left"])

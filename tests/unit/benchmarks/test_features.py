@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.features import difference, main, quantised
-from unlearning.tasks.features import NUM_FEATURES, read_features
+from unlearning.tasks.images import NUM_FEATURES, read_features
 
 
 def test_values_become_the_nearest_of_256_steps():

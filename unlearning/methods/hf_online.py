@@ -1,41 +1,34 @@
 """HF-online in the federation: forget whole clients by adding vectors that training has carried along.
 
 Source: Qiao et al., "Hessian-Free Online Certified Unlearning", Algorithm 1, with FedAvg's map in the place of a step
-of SGD. The recursion is in `unlearning.certified.federated`, the clients' products in `unlearning.certified.tangents`.
+of SGD. The recursion is in `unlearning.certified.unit_vectors`, the products of clients in `certified.tangents`.
 
     a_u     client u's vector (d,): θ + a_u is, to first order, the model of a federation without u
     J_i     the derivative of client i's local training: how its model moves when its start is moved
 
 In every training round the server sends the vectors beside the model, (k, d) for k forgettable clients, each client
 carries them through its local steps and returns J_i a, and the server makes the next vectors of that. A deletion is
-θ + Σ_{u∈U} a_u: no client is asked, nothing is solved. Whoever gets the vectors learns what the model would be without
-each forgettable client; `docs/preparing.md` says who that is.
+θ + Σ_{u∈U} a_u: no client is asked, nothing is solved. A client that gets the vectors learns what the model would be
+without each forgettable client; `docs/preparing.md` says which clients get them.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from unlearning.certified import (
-    KeyedNormal,
-    Normal,
-    UnitVectors,
-    add_noise,
-    certificate,
-    derived_key,
-    forgotten_by_addition,
-    measured_sensitivity,
-    unmet_assumptions,
-)
+from unlearning.certified.noise import Normal, add_noise
+from unlearning.certified.noise_certificate import certificate, unmet_assumptions
+from unlearning.certified.secret_noise import KeyedNormal, derived_key
+from unlearning.certified.sensitivity import measured_sensitivity
+from unlearning.certified.unit_vectors import UnitVectors, forgotten_by_addition
 from unlearning.errors import CheckpointError, ConfigurationError, MethodFailed
 from unlearning.methods.costs import Cost, CostSymbols, WorkDone
-from unlearning.methods.hf_online.lengths import LENGTHS_KEY
-from unlearning.methods.hf_online.options import CarriedVectorOptions
-from unlearning.methods.hf_online.sensitivity import KeptBound
-from unlearning.methods.hf_online.vectors import CarryVectors, kept_vector
+from unlearning.methods.hf_online_bound import KeptBound
+from unlearning.methods.hf_online_kept import LENGTHS_KEY, CarriedVectorOptions, kept_vector
+from unlearning.methods.hf_online_vectors import CarryVectors
 from unlearning.methods.method import (
     AsksNobody,
     MethodInfo,
@@ -48,7 +41,7 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.safe_range import OperatorsOnly, Safe
-from unlearning.methods.updates import relative_change
+from unlearning.methods.updates import change_of
 from unlearning.parameters import Vector, content_hash
 from unlearning.requests import Granularity
 from unlearning.runtime.stores import Store
@@ -81,6 +74,9 @@ class HfOnlineParameters(MethodParameters):
         return self
 
 
+_Problem: TypeAlias = Problem[HfOnlineParameters, CarriedVectorOptions]
+
+
 class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
     """Deletion by vector addition; the server does everything in `begin`."""
 
@@ -90,7 +86,6 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
         title="HF-online",
         source="Qiao et al., Hessian-Free Online Certified Unlearning, Algorithm 1; carried through FedAvg",
         granularities=frozenset({Granularity.CLIENT}),
-        several_at_once=True,
         needs=frozenset({Need.PREPARATION, Need.LOSS_DERIVATIVES}),
         remark=(
             "asks no client, but with k forgettable clients every training message is 1 + k times as large, both ways, "
@@ -100,9 +95,7 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
         preparation=CarryVectors(),
     )
 
-    def begin(
-        self, problem: Problem[HfOnlineParameters, CarriedVectorOptions], parameters: Vector
-    ) -> UnlearningState:
+    def begin(self, problem: _Problem, parameters: Vector) -> UnlearningState:
         """Compute θ + Σ a_u, with noise where it is asked for.
 
         Raises:
@@ -115,6 +108,7 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
                 "This federation's noise and budget are set in prepare. Leave epsilon, delta and sensitivity out of "
                 "the request.",
                 retryable=False,
+                code="noise-set-in-prepare",
             )
         vectors = _vectors_of(problem, kept, parameters)
         num_vectors = sum(options.has(name) for name in kept.store.list_keys() if name != LENGTHS_KEY)
@@ -126,7 +120,7 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
             "size of the kept vectors in bytes": kept.store.num_bytes(),
             "‖Σ a_u‖": float(np.linalg.norm(vectors.vectors.astype(np.float64).sum(axis=0))),
             "weights of the retraining it approximates": str(options.weighting),
-            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(problem.task, parameters, moved),
+            **change_of(problem.task, parameters, moved),
         }
         noise = Noise(sensitivity=own.sensitivity, delta=own.delta)
         if options.sigma is not None:
@@ -157,7 +151,7 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
     def cost(
         self, given: CostSymbols, parameters: HfOnlineParameters, options: CarriedVectorOptions | None
     ) -> Cost:
-        """Compute 0 and V P B stored for V clients that may be forgotten, all where that is not known: nobody is asked.
+        """Compute 0, for no client is asked, and V P B stored for V clients that may be forgotten (unknown: all).
 
         It pays in training instead: each message carries V vectors more, 2 P B (1 + V) bytes a client and round.
         """
@@ -165,7 +159,7 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
         return given.trips(0, storage_bytes=vectors * given.model_bytes)
 
     def repair_rounds(self, parameters: HfOnlineParameters) -> int:
-        """Return as many as were asked for."""
+        """Return the number that the request gives."""
         return parameters.repair_rounds
 
     def sensitivity_bound(
@@ -198,12 +192,13 @@ def _vectors_of(
                 np.zeros_like(parameters) if never_trained else kept_vector(kept.options, kept.store, client)
             )
         except (CheckpointError, ConfigurationError) as exc:
-            raise MethodFailed(str(exc), retryable=False) from exc
+            raise MethodFailed(str(exc), retryable=False, code="vectors-unreadable") from exc
         if vector is None:
             raise MethodFailed(
                 f"No whole vector of client {client} is kept: it took part when it was not among those that may be "
                 "forgotten, some of its samples were forgotten, or the files are gone. Choose another method.",
                 retryable=False,
+                code="no-vector",
             )
         vectors[client] = vector
     return UnitVectors(tuple(vectors), np.stack(list(vectors.values())))

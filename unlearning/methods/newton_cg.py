@@ -9,13 +9,12 @@ Ours; the classical Newton step of influence-based unlearning carried out over a
     θ' = θ − (H + (μ+λ)I)⁻¹ g                                                          (default)
     θ' = θ + (n_u/n_R) (H + (μ+λ)I)⁻¹ (∇ℓ(θ; D_u) + μθ)                                (remove_only)
 
-The server runs conjugate gradients; for each product every participant returns n_i and H_i p over its own
-retained data. Everybody who is online is asked, whatever share of the clients trains in a round: the objective of a
-sample is another one, and its minimum lies elsewhere. Nobody sees another's data, and what leaves a client is one
-vector a product. The first form
-needs no convergence of θ and fixes sign, scale and L2 at once; the requester need not be online. A participant
-that stops answering is left out for good: the solve goes on from its last iterate over those that remain, with
-with their gradient, and says so. λ is a bias, not a safety margin: keep it as small as the solver can bear.
+The server runs conjugate gradients; for each product every participant returns n_i and H_i p over its own retained
+data. Every client that is online is asked, whatever share of the clients trains in a round: the objective of a sample
+is another one, and its minimum lies elsewhere. No client sees another's data, and what leaves a client is one vector
+per product. The first form needs no convergence of θ and fixes sign, scale and L2 at once; the requester need not be
+online. A participant that stops answering is left out from then on: the solve goes on from its last iterate over those
+that remain, with their gradient, and says so. λ is a bias, not a safety margin: keep it small.
 """
 
 from collections.abc import Mapping
@@ -24,8 +23,9 @@ from dataclasses import replace
 import numpy as np
 
 from unlearning.buffers import without_buffers
-from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
-from unlearning.errors import MethodFailed
+from unlearning.curvature.gradients import gradient
+from unlearning.curvature.kinds import CurvatureKind
+from unlearning.curvature.products import CurvatureProduct
 from unlearning.methods.costs import Cost, CostSymbols, solver_epochs
 from unlearning.methods.method import (
     ClientSite,
@@ -37,7 +37,7 @@ from unlearning.methods.method import (
     Reply,
     UnlearningState,
 )
-from unlearning.methods.newton_cg.solve import (
+from unlearning.methods.newton_cg_solve import (
     FORGET_GRADIENT,
     GRADIENT,
     PRECONDITION,
@@ -50,17 +50,11 @@ from unlearning.methods.newton_cg.solve import (
     restart,
     solve_of,
 )
-from unlearning.methods.updates import add_mean_update, replies_of_targets
+from unlearning.methods.updates import add_mean_update, replies_of_targets, replies_with_examples
 from unlearning.parameters import Vector, content_hash
-from unlearning.requests import NOTHING, Granularity
-from unlearning.solvers import (
-    cg_advance,
-    cg_begin,
-    cg_direction,
-    cg_precondition,
-    cg_restart,
-    conjugate_gradient,
-)
+from unlearning.requests import NOTHING
+from unlearning.solvers.cg_state import cg_advance, cg_begin, cg_direction, cg_precondition, cg_restart
+from unlearning.solvers.conjugate_gradient import conjugate_gradient
 
 
 class NewtonCg(Method[NewtonCgParameters]):
@@ -71,8 +65,6 @@ class NewtonCg(Method[NewtonCgParameters]):
         name="newton-cg",
         title="Federated Newton-CG",
         source="Newton step on the retained objective, conjugate gradients over the federation",
-        granularities=frozenset(Granularity),
-        several_at_once=True,
         needs=frozenset({Need.RETAINED_ONLINE, Need.LOSS_DERIVATIVES}),
         remark="many short exchanges: two a preconditioned step",
         cost_remark="each exchange carries the model beside a vector, and preconditioning asks twice a product",
@@ -140,16 +132,12 @@ class NewtonCg(Method[NewtonCgParameters]):
         """Go one exchange further.
 
         Raises:
-            MethodFailed: nobody answered, or there is nothing to forget or to retain.
+            MethodFailed: no client answered, or there is nothing to forget or to retain.
         """
         phase = state.values["phase"]
         if phase == FORGET_GRADIENT:
             return _after_forget_gradient(problem, state, replies)
-        answered = {client: reply for client, reply in replies.items() if reply.num_examples}
-        if not answered:
-            raise MethodFailed(
-                "No retained client answered; federated Newton-CG cannot go on.", retryable=True
-            )
+        answered = replies_with_examples(self.info.title, replies)
         asked = state.values["participants"]
         gone = [client for client in asked or () if client not in answered]
         if gone and phase != GRADIENT:

@@ -1,6 +1,6 @@
 """Vectors of whole clients, carried through every training round: what HF-online is prepared by.
 
-    a_u     client u's vector (d,), see `unlearning.certified.federated`
+    a_u     client u's vector (d,), see `unlearning.certified.unit_vectors`
     J_i     the derivative of client i's local training: how its model moves when its start is moved
 
     server → client i     the model, and the vectors of the k clients that may be forgotten (k, d)
@@ -11,21 +11,15 @@ Client u's own part in its vector needs no derivative: it is its local model bes
 sends no vector, for all are zero; a client that joins later begins with a vector of zeros, which is exact.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import cast
 
 import numpy as np
 
-from unlearning.certified import (
-    check_memory,
-    feature_norm,
-    seal,
-    train_with_tangents,
-    unseal,
-    vector_after_round,
-    vector_bytes,
-)
-from unlearning.certified.tangents import Weights
+from unlearning.certified.linear_head import feature_norm
+from unlearning.certified.sealed_vectors import seal
+from unlearning.certified.tangents import Weights, check_memory, train_with_tangents, vector_bytes
+from unlearning.certified.unit_vectors import vector_after_round
 from unlearning.errors import (
     ConfigurationError,
     DataError,
@@ -33,16 +27,16 @@ from unlearning.errors import (
     StoreFull,
     UpdateRefused,
 )
-from unlearning.methods.hf_online.lengths import (
+from unlearning.methods.hf_online_kept import (
+    GIB,
     LENGTHS_KEY,
-    WORK,
-    KeptRounds,
-    append_round,
-    has_trained,
-    rounds_of,
-    work_of,
+    CarriedVectorOptions,
+    kept_clients,
+    kept_records,
+    mark_lost,
+    vectors_before,
 )
-from unlearning.methods.hf_online.options import GIB, CarriedVectorOptions
+from unlearning.methods.hf_online_records import WORK, append_round, has_trained, work_of
 from unlearning.methods.preparation import FederatedRound, LocalRound, Preparation
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions, Target
@@ -52,9 +46,8 @@ from unlearning.training import Trained, TrainingSettings, structure
 
 VECTORS = "vectors"
 LARGEST_GROWTH = 1e6
-"""So many times longer may a client return a vector, and so many times the model's length may one be kept: what does
-more has diverged."""
-_LOST = "lost"
+"""A vector that comes back, beside the one that was sent, or that is kept, beside the model, more than this many times
+as long has diverged."""
 
 
 class CarryVectors(Preparation[CarriedVectorOptions]):
@@ -77,7 +70,7 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
         Raises:
             ConfigurationError: the key file cannot be used.
         """
-        vectors = list(_known(options, number, store, forgotten).values())
+        vectors = list(vectors_before(options, number, store, forgotten).values())
         return {VECTORS: np.stack(vectors)} if vectors else {}
 
     def train(
@@ -129,14 +122,16 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
             StoreFull: a client more has come than there is room for.
         """
         key = options.key()
-        earlier = _records(store, key, before=done.number)
+        earlier = kept_records(store, key, before=done.number)
         had_trained = has_trained(earlier, done.number)
-        for client in sorted({*_clients(store), *done.models}):
+        for client in sorted({*kept_clients(store), *done.models}):
             is_lost = client in had_trained and newest(store, client, before=done.number) is None
             if is_lost or not options.has(client):
-                _mark_lost(store, client, done.number)
-        known = _known(options, done.number, store, done.forgotten)
-        text = append_round(earlier, done, known, options)
+                mark_lost(store, client, done.number)
+        known = vectors_before(options, done.number, store, done.forgotten)
+        text = append_round(
+            earlier, done, known, weighting=options.weighting, feature_norm=options.feature_norm
+        )
         content = np.frombuffer(text.encode(), dtype=np.uint8)
         keep_newest(store, LENGTHS_KEY, done.number, seal(cast(Vector, content), LENGTHS_KEY, key))
         new = [c for c in sorted(done.models) if newest(store, c, before=done.number + 1) is None]
@@ -144,7 +139,7 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
         if needed > options.max_gib * GIB:
             raise StoreFull(
                 f"With client(s) {', '.join(new)} the vectors would take {needed / GIB:.3g} GiB; max_gib allows "
-                f"{options.max_gib:g}. Name who may be forgotten (clients=…), or give more room, and train anew."
+                f"{options.max_gib:g}. Name who may be forgotten (clients=…), or give more room, and train again."
             )
         rows = {unit: row for row, unit in enumerate(known)}
         nothing = np.zeros_like(done.before)
@@ -163,9 +158,9 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
                     after=done.after,
                     weighting=options.weighting,
                 )
-            # Of one that overflows nobody could return a derivative, and every client's model would be refused.
+            # Of one that overflows no client could return a derivative, and every client's model would be refused.
             if not _norm(vector) <= LARGEST_GROWTH * max(1.0, _norm(done.after)):
-                _mark_lost(store, unit, done.number)
+                mark_lost(store, unit, done.number)
                 continue
             keep_newest(store, unit, done.number, seal(vector, unit, key))
 
@@ -205,17 +200,17 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
 
         The others' vectors stay: what a deletion changes in them is of second order.
         """
-        for client in _clients(store):
+        for client in kept_clients(store):
             if forgotten.is_forgotten(client):
                 store.erase(client)
             elif forgotten.of(client) and store.rounds(client):
-                _mark_lost(store, client, store.rounds(client)[-1])
+                mark_lost(store, client, store.rounds(client)[-1])
         return not forgotten.classes
 
     def survives(self, *, is_own: bool, moves_model: bool) -> bool:
         """Return whether the vectors followed the model: through their own deletions and training, nothing else.
 
-        What another method does to the model has a derivative that is not carried; retraining starts anew.
+        What another method does to the model has a derivative that is not carried; retraining starts again.
         """
         return is_own or not moves_model
 
@@ -228,35 +223,6 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
             f"vectors are carried for client(s) {', '.join(sorted(options.clients))} only. That would need "
             f'prepare = "hf-online clients={named}" from before the first round.'
         )
-
-
-def kept_vector(options: CarriedVectorOptions, store: Store, client: str) -> Vector | None:
-    """Return the client's newest vector (d,); None where there is none, or a mark in its place.
-
-    Raises:
-        CheckpointError: it cannot be read, or not with this key.
-        ConfigurationError: the key file cannot be used.
-    """
-    found = newest(store, client)
-    if found is None or _LOST in found[1]:
-        return None
-    return unseal(found[1], client, options.key())
-
-
-def kept_rounds(options: CarriedVectorOptions, store: Store) -> KeptRounds:
-    """Return the records of all rounds so far.
-
-    Raises:
-        CheckpointError: they cannot be read, or not with this key.
-        ConfigurationError: the key file cannot be used.
-    """
-    return rounds_of(_records(store, options.key()))
-
-
-def _records(store: Store, key: bytes | None, *, before: int | None = None) -> str:
-    """Return the text of all rounds' records (before a round); empty where there is none."""
-    found = newest(store, LENGTHS_KEY, before=before)
-    return "" if found is None else unseal(found[1], LENGTHS_KEY, key).tobytes().decode()
 
 
 def _norm(vector: Vector) -> float:
@@ -275,31 +241,3 @@ def _check_features(work: LocalRound, limit: float) -> None:
             f"federation has declared feature_norm={limit:g}, on which its certificates rest. Scale the inputs (or the "
             "features), or declare more."
         )
-
-
-def _clients(store: Store) -> list[str]:
-    """Return the clients of which something is kept."""
-    return [key for key in store.list_keys() if key != LENGTHS_KEY]
-
-
-def _known(
-    options: CarriedVectorOptions, number: int, store: Store, forgotten: Exclusions
-) -> Mapping[str, Vector]:
-    """Return the vectors with which the round `number` begins, in the order of client ids."""
-    key, known = options.key(), {}
-    for client in _clients(store):
-        found = newest(store, client, before=number)
-        if found is None or _LOST in found[1] or not options.has(client) or forgotten.is_forgotten(client):
-            continue
-        known[client] = unseal(found[1], client, key)
-    return known
-
-
-def _mark_lost(store: Store, client: str, number: int) -> None:
-    """Put a mark in the place of whatever is kept of the client; done twice it changes nothing."""
-    found = newest(store, client, before=number + 1)
-    if found is not None and _LOST in found[1]:
-        number = found[0]
-    else:
-        store.save(client, number, {_LOST: np.array(1)})
-    store.erase_rounds(client, until=number - 1)

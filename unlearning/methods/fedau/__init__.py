@@ -1,1 +1,0 @@
-"""FedAU: the auxiliary head trained after the fact or during learning."""

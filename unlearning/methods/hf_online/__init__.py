@@ -1,1 +1,0 @@
-"""HF-online: vectors carried along with training, so that a deletion is one addition."""

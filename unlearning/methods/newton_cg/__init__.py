@@ -1,1 +1,0 @@
-"""Federated Newton-CG: whom it asks what (`method`), and the solve that goes on from exchange to exchange (`solve`)."""

@@ -245,7 +245,9 @@ def follow(service: DeletionClient, request_id: str, console: Console | None = N
 def _outcome(request: DeletionRequest) -> str:
     head = f"{request.id} is {request.status}"
     if request.status is Status.COMPLETED:
-        return f"{head}. Its report: flower-unlearn report {request.id}"
+        return (
+            f"{head}. {request.reason and request.reason + ' '}Its report: flower-unlearn report {request.id}"
+        )
     again = f" Try again: flower-unlearn retry {request.id}" if request.retryable else ""
     reason = request.reason or request.refusal_reason
     return f"{head}{f': {reason}' if reason else ''}.{again}"

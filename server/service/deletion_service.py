@@ -145,9 +145,12 @@ class DeletionService:
         return step(request_id, by=caller.submitter_name(by), now=self._clock(), **given)
 
     def report(self, caller: Caller, request_id: str) -> Report:
-        """Return the report of a request, as JSON and as a page, its certificate and that one's timestamp."""
+        """Return the report of a request, as JSON and as a page, its certificate and that one's timestamp.
+
+        Of a request that earlier deletions answer, those of the last of them.
+        """
         known = self.get(caller, request_id)
-        folder = self._reports_dir / known.id
+        folder = self._reports_dir / (known.answered_by or (known.id,))[-1]
         try:
             report = (folder / "report.json").read_bytes()
         except FileNotFoundError:

@@ -197,6 +197,20 @@ def test_report_writes_both_files(command: Command, loop: LiveLoop, tmp_path: Pa
     assert [path.read_bytes() for path in paths] == [*files.values()]
 
 
+def test_a_request_that_an_earlier_deletion_answers_has_that_ones_report(
+    command: Command, loop: LiveLoop, tmp_path: Path
+) -> None:
+    """Its outcome names that one."""
+    command("request", "--client", "3")
+    loop.complete("r-000001", tmp_path / "reports", {"report.json": b"{}", "report.html": b""})
+    command("request", "--client", "3")
+    answer = {"answered_by": ["r-000001"]}
+    loop.move("r-000002", Status.COMPLETED, reason="Already forgotten: client 3, by r-000001.", result=answer)
+    assert "completed. Already forgotten: client 3, by r-000001." in command("watch", "r-000002").stdout
+    written = command("report", "r-000002", "--output", str(tmp_path / "out")).stdout.splitlines()
+    assert Path(written[0]).read_bytes() == b"{}"
+
+
 def test_a_terminal_also_shows_what_is_going_on(
     command: Command, service: RunningServer, loop: LiveLoop
 ) -> None:

@@ -109,14 +109,9 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 
 @pytest.mark.slow
 @pytest.mark.hosts
+@pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "chapters",
-    [
-        pytest.param(BY_COMMANDS, id="by-commands"),
-        pytest.param(STEP_BY_STEP, id="step-by-step", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize("chapters", [BY_COMMANDS, STEP_BY_STEP], ids=["by-commands", "step-by-step"])
 def test_the_guide_can_be_followed_as_it_stands(reader: Reader, chapters: Sequence[str]) -> None:
     """Each block succeeds on its hosts and says what the guide says; in the end `check` finds no problem on any."""
     reader.follow(chapters)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.process_group import ProcessGroup
 from server.ledger import Ledger
 from server.ledger.database import Database
-from server.processes.flower_control import program
-from server.processes.process_group import ProcessGroup
 from server.state_directory.ledger_address import ledger_url
+from strategies.installation import program
 from tests.integration.namespaces import Network, network_or_skip
 from tests.programs import run_program
 

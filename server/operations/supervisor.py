@@ -19,19 +19,22 @@ from itertools import takewhile
 from pathlib import Path
 
 from server.ledger import Ledger, LedgerUnavailable
+from server.operations.checklist.applied import APPLY, unapplied
 from server.operations.federation_toml import read_federation_file
 from server.operations.flower_control import FlowerControl, Run
 from server.operations.logs import log_to_stderr
 from server.operations.starting import Submission, app_directory
 from server.operations.superlink_residue import erase_after_deletions
 from server.state_directory.ledger_address import asked_ledger
-from unlearning.errors import DeploymentError
+from unlearning.errors import ConfigurationError, DeploymentError
 from unlearning.runtime.growing_pause import GrowingPause
 
 _log = logging.getLogger(__name__)
 
 # A run that lived so long before it failed starts the count of failures in a row again.
 _HEALTHY_S = 300.0
+# A ServerApp that has run so long has written down what it was started with.
+_BEGUN_S = 60.0
 DEFAULT_PAUSE = GrowingPause(first_s=5.0, longest_s=300.0)
 DEFAULT_POLL_S = 20.0
 """Each look starts a `flwr` command, a second of processor time; Flower itself gives a run up after a minute."""
@@ -77,7 +80,8 @@ class Supervisor:
     """A watch over the runs of one app on one SuperLink; see `decide`.
 
     A SuperLink that does not answer is not a failure of the run: the supervisor waits for it.
-    `erase_residue` erases what the SuperLink keeps of messages when a deletion is completed.
+    `erase_residue` erases what the SuperLink keeps of messages when a deletion is completed. `unapplied` says which
+    settings differ from those of a run that has begun; a run is never restarted for them.
     `now` gives the time in UTC; it must agree with the SuperLink's to a few seconds.
     """
 
@@ -88,14 +92,16 @@ class Supervisor:
         pause: GrowingPause = DEFAULT_PAUSE,
         poll_s: float = DEFAULT_POLL_S,
         erase_residue: Callable[[], object] = lambda: None,
+        unapplied: Callable[[], Sequence[str]] = tuple,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._submission = submission
         self._pause = pause
         self._poll_s = poll_s
         self._erase = erase_residue
+        self._unapplied = unapplied
         self._now = now
-        self._said = ""
+        self._said = self._said_unapplied = ""
 
     def step(self) -> float:
         """Look once and do what is to be done; return the seconds until the next look."""
@@ -107,6 +113,8 @@ class Supervisor:
             return self._poll_s
         if decision.after_s is None:
             self._say(logging.INFO, f"Nothing to do: {decision.reason}.")
+            if any(run.status == "running" and run.lived_s >= _BEGUN_S for run in runs):
+                self._say_unapplied()
             return self._poll_s
         if decision.after_s > 0:
             self._say(logging.WARNING, f"Will submit the run: {decision.reason}.")
@@ -139,6 +147,18 @@ class Supervisor:
         except (DeploymentError, LedgerUnavailable) as exc:
             _log.warning("What the SuperLink keeps of a completed deletion is not erased yet: %s", exc)
 
+    def _say_unapplied(self) -> None:
+        """Log once, after each change, that a file's settings are not those of the run."""
+        try:
+            text = "; ".join(self._unapplied())
+        except ConfigurationError as exc:
+            text = f"the file cannot be used: {exc}"
+        if text and text != self._said_unapplied:
+            _log.warning(
+                "federation.toml is not what the run was started with: %s. To apply it: %s", text, APPLY
+            )
+        self._said_unapplied = text
+
     def _say(self, level: int, text: str) -> None:
         """Log what is new; a state that lasts is said once."""
         if text != self._said:
@@ -160,4 +180,10 @@ def supervise(path: Path, *, pause: GrowingPause, poll_s: float) -> None:
     submission = Submission(file, FlowerControl(app_directory(file), file.superlink))
     with closing(Ledger.open(asked_ledger(str(file.run.get("ledger", "")), file.state_dir))) as ledger:
         erase = partial(erase_after_deletions, file.superlink_database, file.state_dir, ledger)
-        Supervisor(submission, pause=pause, poll_s=poll_s, erase_residue=erase).run(stop)
+        Supervisor(
+            submission,
+            pause=pause,
+            poll_s=poll_s,
+            erase_residue=erase,
+            unapplied=lambda: unapplied(read_federation_file(path)),
+        ).run(stop)

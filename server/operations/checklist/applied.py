@@ -12,7 +12,7 @@ from server.operations.starting import NUM_CLIENTS, START_CLIENTS
 from server.state_directory.files import SETTINGS_FILE
 from unlearning.errors import ConfigurationError
 
-_APPLY = (
+APPLY = (
     "flwr stop RUN_ID federation; systemctl restart flower-unlearning-supervisor; flower-unlearn start. The run goes "
     "on from its newest checkpoint."
 )
@@ -30,7 +30,7 @@ def check_applied(path: Path) -> Iterator[Finding]:
     if different:
         yield problem(
             f"{path} is not what the newest run was started with: {'; '.join(different)}.",
-            f"Where you have just started one, check again in a minute. Else: {_APPLY}",
+            f"Where you have just started one, check again in a minute. Else: {APPLY}",
         )
     else:
         yield ok(f"{path} is what the newest run was started with, if there was one.")

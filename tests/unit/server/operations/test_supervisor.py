@@ -125,6 +125,23 @@ def test_each_action_is_said_and_a_lasting_state_once(flower, supervisor, caplog
     assert "it broke" in second
 
 
+def test_a_file_that_is_not_applied_is_said_once_and_restarts_nothing(flower, tmp_path, caplog):
+    """Of a run that has begun; and again after another change."""
+    said = ["rounds is 10 in the run and 0 in the file"]
+    supervisor = Supervisor(
+        OneRun(control_of_app(tmp_path, flower)), pause=PAUSE, now=lambda: NOW, unapplied=lambda: said
+    )
+    # At first the ServerApp has not written its settings yet.
+    for lived_s, count in ((3.0, 0), (90.0, 1), (90.0, 1)):
+        flower.runs = [{**row("running"), "elapsed": lived_s}]
+        supervisor.step()
+        assert sum("rounds is 10 in the run" in text for text in caplog.messages) == count
+    said[0] = "rounds is 10 in the run and 5 in the file"
+    supervisor.step()
+    assert "and 5 in the file" in caplog.messages[-1]
+    assert flower.submitted == []
+
+
 def test_it_stops_when_told(flower, supervisor):
     """Told to stop, it ends without a further look."""
     stop = threading.Event()

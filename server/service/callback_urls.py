@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from strategies.tls_files import is_loopback
@@ -55,8 +56,11 @@ class AllowedUrls:
         return False
 
 
+Origin: TypeAlias = tuple[str, str, int | None]
+
+
 @lru_cache(maxsize=10_000)
-def origin_of(url: str) -> tuple[str, str, int | None]:
+def origin_of(url: str) -> Origin:
     """Return scheme, host and port of a well-formed URL."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme)

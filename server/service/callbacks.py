@@ -9,20 +9,19 @@ callbacks outlive a restart; the state is what is sent, not each step, so severa
 import asyncio
 import json
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from logging import getLogger
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import httpx
 
 from server.ledger import Ledger, LedgerUnavailable, LimitExceeded
 from server.service import opendsr
 from server.service.access import Caller
-from server.service.callback_urls import AllowedUrls, origin_of
+from server.service.callback_urls import AllowedUrls, Origin, origin_of
 from unlearning.errors import RequestNotFound
 from unlearning.requests import DeletionRequest
 from unlearning.runtime.durable_files import make_private, write_atomically
@@ -38,6 +37,7 @@ MAX_WAITING = 5_000
 """URLs of one submitter that have not received the end of a request."""
 _POLL_S = 0.5
 _NOT_ALLOWED = "it is no longer allowed"
+_NO_CONNECTION = "no connection"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +56,13 @@ class Listeners:
     by_url: Mapping[str, Listener]
 
 
+Lane: TypeAlias = tuple[str, str | None, Origin]
+"""A submitter's name and role, and the server (origin) that is called."""
+
+
+_NONE = Listeners(request_id="", by_url={})
+
+
 class Callback(NamedTuple):
     """What is to be sent: the state of a request, to a URL."""
 
@@ -67,8 +74,9 @@ class Callback(NamedTuple):
 class Callbacks:
     """The callbacks of one service, sent by a thread of its own.
 
-    Each submitter's callbacks to one server are sent one after the other and wait for those of no other submitter; one
-    that was not taken is sent again after a growing pause. Everything but `check` and `expect` belongs to the thread.
+    A submitter's callbacks to one server are a lane: they are sent one after the other, its URLs in turns, and wait for
+    those of no other submitter. One that was not taken is sent again after a growing pause; where there was no
+    connection, the lane pauses. Everything but `check` and `expect` belongs to the thread.
     `pause` and `clock` are parameters for tests.
     """
 
@@ -82,11 +90,8 @@ class Callbacks:
     _requests: dict[str, DeletionRequest] = field(default_factory=dict, init=False)
     _to_read: set[str] = field(default_factory=set, init=False)
     _new: list[Listeners] = field(default_factory=list, init=False)
-    _sending: set[Callback] = field(default_factory=set, init=False)
-    _failures: dict[Callback, tuple[int, float]] = field(default_factory=dict, init=False)
-    _lanes: dict[Hashable, asyncio.Lock] = field(
-        default_factory=lambda: defaultdict(asyncio.Lock), init=False
-    )
+    _busy: set[Lane] = field(default_factory=set, init=False)
+    _failures: dict[Callback | Lane, tuple[int, float]] = field(default_factory=dict, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
@@ -166,9 +171,9 @@ class Callbacks:
             while not self._stopping.is_set():
                 try:
                     self._look()
-                    for callback in self._due():
-                        self._sending.add(callback)
-                        running.create_task(self._serve(client, callback))
+                    for lane in self._due().keys() - self._busy:
+                        self._busy.add(lane)
+                        running.create_task(self._serve(client, lane))
                 except LedgerUnavailable as exc:
                     _log.warning("Callbacks wait for the ledger: %s", exc)
                 except Exception:  # noqa: BLE001  whatever it is, it is tried again
@@ -197,56 +202,80 @@ class Callbacks:
                 self._forget(request_id)
             self._to_read.discard(request_id)
 
-    def _due(self) -> list[Callback]:
-        """Return what is to be sent now: a state that a URL has not received, whose pause has passed."""
-        now = asyncio.get_running_loop().time()
-        return [
-            callback
-            for request_id, listeners in self._open.items()
-            if (request := self._requests.get(request_id))
-            is not None  # else the ledger could not be read yet
-            for url, listener in listeners.by_url.items()
-            if listener.told != opendsr.condition(request)
-            and (callback := Callback(request_id, url)) not in self._sending
-            and self._failures.get(callback, (0, 0.0))[1] <= now
-        ]
+    def _unsent(self) -> Iterator[tuple[Lane, Callback]]:
+        """Yield the URLs that have not received the state of their request, with their lanes."""
+        for request_id, listeners in self._open.items():
+            request = self._requests.get(request_id)
+            if request is None:  # the ledger could not be read yet
+                continue
+            for url, listener in listeners.by_url.items():
+                if listener.told != opendsr.condition(request):
+                    lane = request.submitted_by, request.submitted_role, origin_of(url)
+                    yield lane, Callback(request_id, url)
 
-    async def _serve(self, client: httpx.AsyncClient, callback: Callback) -> None:
-        """Send one callback when its lane is free."""
+    def _due(self) -> dict[Lane, list[Callback]]:
+        """Return what is to be sent now, at most one callback per URL and lane: so each URL has its turn."""
+        now = asyncio.get_running_loop().time()
+        due: dict[Lane, dict[str, Callback]] = {}
+        for lane, callback in self._unsent():
+            if all(self._failures.get(key, (0, 0.0))[1] <= now for key in (callback, lane)):
+                due.setdefault(lane, {}).setdefault(callback.url, callback)
+        return {lane: [*by_url.values()] for lane, by_url in due.items()}
+
+    async def _serve(self, client: httpx.AsyncClient, lane: Lane) -> None:
+        """Send the callbacks of one lane until none is due."""
         try:
-            first = self._requests[callback.request_id]
-            lane = (first.submitted_by, first.submitted_role, origin_of(callback.url))
-            async with self._lanes[lane]:
-                request = self._requests.get(callback.request_id)
-                if request is not None and not self._stopping.is_set():
-                    self._note_outcome(request, callback, await self._send(client, request, callback.url))
+            while batch := self._due().get(lane):
+                for callback in batch:
+                    request = self._requests.get(callback.request_id)
+                    if self._stopping.is_set():
+                        return
+                    if request is not None:
+                        self._note_outcome(
+                            request, callback, lane, await self._send(client, request, callback.url)
+                        )
+                    if lane in self._failures:  # its server is away
+                        break
         except Exception:  # noqa: BLE001  whatever it is, the others' callbacks go on
             _log.exception("A callback could not be sent or noted in %s", self.directory)
         finally:
-            self._sending.discard(callback)
+            self._busy.discard(lane)
 
-    def _note_outcome(self, request: DeletionRequest, callback: Callback, why: str) -> None:
+    def _note_outcome(self, request: DeletionRequest, callback: Callback, lane: Lane, why: str) -> None:
         """Write down that a URL has received this state, or (why) that it has not."""
         if request.id not in self._open:  # the ledger was restored from before it
             return
-        url, now = callback.url, self.clock()
+        is_away = why.startswith(_NO_CONNECTION)
+        if not is_away:
+            self._failures.pop(lane, None)
         if not why:
             self._failures.pop(callback, None)
             self._note(
                 callback, None if opendsr.is_final(request) else Listener(told=opendsr.condition(request))
             )
             return
-        listener = self._open[request.id].by_url[url]
+        paused: Callback | Lane = lane if is_away else callback
+        num_failures = self._failures.get(paused, (0, 0.0))[0] + 1
+        until = asyncio.get_running_loop().time() + self.pause.after(num_failures)
+        self._failures[paused] = (num_failures, until)
+        # A server that is away has received nothing of what its lane has for it.
+        for one in [other for of, other in self._unsent() if of == lane] if is_away else [callback]:
+            self._note_failure(one, why)
+        if callback.url in self._open.get(request.id, _NONE).by_url:
+            _log.warning(
+                "%s did not receive %s: %s; it is called again later.", callback.url, request.id, why
+            )
+
+    def _note_failure(self, callback: Callback, why: str) -> None:
+        """Write down since when a URL has received nothing; call it no more after `GIVE_UP_AFTER`."""
+        listener, now = self._open[callback.request_id].by_url[callback.url], self.clock()
         since = listener.failing_since or now
         if now - since >= GIVE_UP_AFTER or why == _NOT_ALLOWED:
-            _log.error("%s did not receive %s, and is not called again: %s", url, request.id, why)
+            _log.error(
+                "%s did not receive %s, and is not called again: %s", callback.url, callback.request_id, why
+            )
             self._note(callback, None)
-            return
-        _log.warning("%s did not receive %s: %s; it is called again later.", url, request.id, why)
-        num_failures = self._failures.get(callback, (0, 0.0))[0] + 1
-        until = asyncio.get_running_loop().time() + self.pause.after(num_failures)
-        self._failures[callback] = (num_failures, until)
-        if listener.failing_since is None:
+        elif listener.failing_since is None:
             self._note(callback, replace(listener, failing_since=since))
 
     async def _send(self, client: httpx.AsyncClient, request: DeletionRequest, url: str) -> str:
@@ -261,6 +290,8 @@ class Callbacks:
                 client.stream("POST", url, content=content, headers=headers) as answer,
             ):
                 return "" if answer.is_success else f"it answered {answer.status_code}"
+        except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
+            return f"{_NO_CONNECTION}: {exc}"
         except TimeoutError:
             return f"no answer within {TIMEOUT_S:g} s"
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as exc:

@@ -300,6 +300,42 @@ def test_a_request_that_a_server_refuses_does_not_stop_others_at_the_same_url(
     assert receiver.wait_for(6)[-1]["subject_request_id"] == "mine"
 
 
+def test_a_submitters_urls_have_turns(start: Start, receiver: Receiver) -> None:
+    """One of many requests does not keep the submitter's other URL waiting until all of them have received theirs."""
+    receiver.held = "/many"
+    callbacks = start(f"{receiver.url}/")
+    file_and_cancel(callbacks, *[(TOOL, f"{receiver.url}/many")] * 10, (TOOL, receiver.hook))
+    wait_until(lambda: len(callbacks._open) == 11)
+    receiver.released.set()
+    assert len(receiver.wait_for_path("/hook")) <= 3
+
+
+def test_without_a_connection_one_call_is_made_for_all_of_an_origin(
+    start: Start, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that is away is not called again for each request; another origin is called meanwhile."""
+    dead = "http://127.0.0.2:1/"
+    callbacks = start(dead, receiver.hook, pause=LONG)
+    file_and_cancel(callbacks, *((TOOL, f"{dead}{number}") for number in range(20)), (TOOL, receiver.hook))
+    receiver.wait_for(1)
+    callbacks.stop()
+    assert sum("no connection" in record.message for record in caplog.records) == 1
+
+
+def test_after_days_all_urls_of_a_server_that_is_away_are_given_up(
+    start: Start, receiver: Receiver, tmp_path: Path
+) -> None:
+    """Also those that were not called, because one call was enough to see that it is away."""
+    dead, now = "http://127.0.0.2:1/", [NOW]
+    callbacks = start(dead, clock=lambda: now[0])
+    file_and_cancel(callbacks, *((TOOL, f"{dead}{number}") for number in range(5)))
+    files = list((tmp_path / "callbacks").iterdir())
+    assert len(files) == 5
+    wait_until(lambda: all(NOW.isoformat()[:10] in path.read_text() for path in files))
+    now[0] += GIVE_UP_AFTER
+    wait_until(lambda: not list((tmp_path / "callbacks").iterdir()))
+
+
 def test_a_submitter_has_a_limited_number_of_urls_that_wait(
     start: Start, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,9 +153,9 @@ class DeletionSettings:
     [the gate](operations.md#the-gate-before-a-commit); `0`: only a model that is not finite, or whose norm has
     exploded, is"""
     batch_max: PositiveInt = 1000
-    """at most so many waiting requests are carried out as one deletion"""
+    """the most waiting requests that are carried out as one deletion"""
     min_deletions_together: PositiveInt = 1
-    """a deletion begins when so many requests wait that can be carried out together, or the first of them has waited
+    """a deletion begins when this many requests wait that can be carried out together, or the first of them has waited
     for `batch-window-s`"""
     batch_window_s: NonNegativeFloat = 3600.0
     """how long a request waits at most for others, where `min-deletions-together` asks for more than one"""

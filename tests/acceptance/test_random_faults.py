@@ -115,8 +115,8 @@ def survive(make: Callable[..., InProcessFederation], killer: Killer, seed: int)
     assert state is not None
     assert content_hash(state.parameters) == expected, about
     requests = one.ledger.requests.select()
-    assert {request.target.key: request.status for request in requests} == {
-        request.target.key: request.status for request in whole.ledger.requests.select()
+    assert {request.target.describe(): request.status for request in requests} == {
+        request.target.describe(): request.status for request in whole.ledger.requests.select()
     }, about
     assert len(requests) == 3, about
     for request in requests:

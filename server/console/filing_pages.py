@@ -13,7 +13,6 @@ from server.console.forms import texts_of
 from server.console.rendering import Console
 from server.service.statuses import AccessDenied
 from unlearning.errors import (
-    AlreadyForgotten,
     ConflictingRequest,
     RequestError,
     UnknownClient,
@@ -37,7 +36,6 @@ _FIELD_OF_KIND = {
 }
 _FIELD_OF_REFUSAL: Mapping[type[RequestError], str] = {
     UnknownClient: "client",
-    AlreadyForgotten: "target",
     ConflictingRequest: "target",
     UnknownMethod: "method",
     UnsupportedRequest: "method",

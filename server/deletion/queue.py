@@ -65,16 +65,20 @@ def to_claim(
             waiting.append((request, f"waiting for {absent} to come online"))
         else:
             ready.append((request, method))
-    together = _served_together(ledger, settings, ready) if ready else []
-    if together and len(together) < settings.min_deletions_together:
+    together: list[DeletionRequest] = []
+    while ready:
+        together = _served_together(ledger, settings, ready)
         until = together[0].created_at + timedelta(seconds=settings.batch_window_s)
-        if now < until:
-            text = (
-                f"waiting for {settings.min_deletions_together} requests that can be carried out together, at most "
-                f"until {until.isoformat(sep=' ', timespec='minutes')}"
-            )
-            waiting += [(request, text) for request in together]
-            together = []
+        wanted = settings.min_deletions_together if may_serve_together(settings, ready[0][1]) else 1
+        if len(together) >= wanted or now >= until:
+            break
+        text = (
+            f"waiting for {wanted} requests that can be carried out together, at most until "
+            f"{until.isoformat(sep=' ', timespec='minutes')}"
+        )
+        waiting += [(request, text) for request in together]
+        ready = [item for item in ready if item[0] not in together]  # others need not wait with them
+        together = []
     notes = [
         Note(request_id=request.id, kind="waiting", detail={"text": text})
         for request, text in waiting

@@ -12,7 +12,6 @@ import grpc
 
 from server.ledger import LedgerUnavailable, LimitExceeded
 from unlearning.errors import (
-    AlreadyForgotten,
     ConflictingRequest,
     FlowerUnlearningError,
     IllegalMove,
@@ -51,7 +50,6 @@ STATUS_OF: Mapping[type[FlowerUnlearningError], grpc.StatusCode] = {
     UnknownClient: grpc.StatusCode.NOT_FOUND,
     UnknownMethod: grpc.StatusCode.NOT_FOUND,
     UnsupportedRequest: grpc.StatusCode.FAILED_PRECONDITION,
-    AlreadyForgotten: grpc.StatusCode.FAILED_PRECONDITION,
     ConflictingRequest: grpc.StatusCode.ALREADY_EXISTS,
     RequestNotFound: grpc.StatusCode.NOT_FOUND,
     IllegalMove: grpc.StatusCode.FAILED_PRECONDITION,

@@ -69,7 +69,14 @@ def test_a_deletion_waits_for_others_until_there_are_enough_or_the_first_has_wai
     assert to_claim(one.ledger, one.settings, {"1"}, {}, now=now)[0] == []
     later = to_claim(one.ledger, one.settings, {"1"}, {}, now=now + timedelta(seconds=1))[0]
     assert [move.request_id for move in later] == [first.id]
-    others = [one.file(target) for target in targets[1:]]
+    ready = [one.file(client(name), "natural") for name in "02"]
     one.run(rounds=3)
-    assert set(unlearned(one)) == {(first.id, others[0].id)}
+    assert [one.ledger.requests.get(item.id).status for item in (first, *ready)] == [
+        Status.SCHEDULED,
+        Status.COMPLETED,
+        Status.COMPLETED,
+    ]
+    others = [one.file(target) for target in targets[1:]]
+    one.run(rounds=4)
+    assert (first.id, others[0].id) in unlearned(one)
     assert one.ledger.requests.get(others[1].id).status is Status.SCHEDULED

@@ -29,7 +29,7 @@ from server.operations.flower_control import (
 from server.state_directory.ledger_address import ledger_url
 from strategies.installation import program, run_script
 from unlearning.errors import DeploymentError
-from unlearning.runtime.durable_files import make_private, write_anew
+from unlearning.runtime.durable_files import make_private, write_new
 
 _GIVEN: set[int] = set()
 
@@ -107,7 +107,7 @@ class Layout:
             make_private(site / "flower")
             make_private(site / "state")
         if not self._secret.exists():
-            write_anew(self._secret, secrets.token_bytes(32))
+            write_new(self._secret, secrets.token_bytes(32))
         config = flower_config(self.control_address, self.authority if self.secure else None)
         (self.server_dir / "flower" / "config.toml").write_text(config)
         if self.secure and not self.authority.exists():

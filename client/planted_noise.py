@@ -22,7 +22,7 @@ from client.memory import PLANTED, SCORES, state_dir_of
 from unlearning.errors import DataError
 from unlearning.parameters import Vector, content_hash
 from unlearning.runtime.archive import pack_arrays
-from unlearning.runtime.durable_files import write_anew, write_atomically
+from unlearning.runtime.durable_files import write_atomically, write_new
 from unlearning.runtime.json_codec import from_plain, to_plain
 from unlearning.tasks.arrays import read_archive
 from unlearning.tasks.npz import KEYS, LAYOUT, TRAIN
@@ -68,7 +68,7 @@ def plant_in_file(
     clean = Examples(torch.from_numpy(content["inputs"]), torch.from_numpy(content["targets"]), ids)
     noisy, planted = plant(clean, share, deviation, np.random.default_rng(seed))
     # The noise first: noisy data without it would be good for nothing.
-    write_anew(
+    write_new(
         state_dir / PLANTED,
         pack_arrays(
             {

@@ -18,7 +18,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from unlearning.errors import DeploymentError
-from unlearning.runtime.durable_files import make_private, write_anew
+from unlearning.runtime.durable_files import make_private, write_new
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
 """Of a checkout, and of an installed package, which has it beside its modules."""
@@ -79,7 +79,7 @@ class Host:
         if path.exists():
             self.say(f"kept   {path}")
             return
-        write_anew(path, content.encode() if isinstance(content, str) else content)
+        write_new(path, content.encode() if isinstance(content, str) else content)
         self.say(f"made   {path}")
 
     def script(self, name: str, *arguments: str, makes: Path) -> None:

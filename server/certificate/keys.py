@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from unlearning.errors import CertificateError, ConfigurationError
-from unlearning.runtime.durable_files import write_anew, write_public
+from unlearning.runtime.durable_files import write_new, write_public
 
 SIGNING_KEY, PUBLIC_KEY = "certificate-signing.key", "certificate-signing.pub"
 NO_KEY = "the run has no certificate-key"
@@ -39,7 +39,7 @@ def make_key_pair(directory: Path) -> tuple[Path, Path, str]:
                 [f"{path} exists already; what it signed is checked with it. Name another directory."]
             )
     key = Ed25519PrivateKey.generate()
-    write_anew(private, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    write_new(private, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     write_public(public, pem, is_new=True)
     return private, public, key_id(key.public_key())

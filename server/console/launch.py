@@ -21,7 +21,7 @@ from server.service.calls import Role
 from server.service.client import DeletionClient
 from strategies.tls_files import TlsFiles
 from unlearning.errors import ConfigurationError
-from unlearning.runtime.durable_files import write_anew
+from unlearning.runtime.durable_files import write_new
 
 HOST = "127.0.0.1"
 
@@ -71,7 +71,7 @@ def run_console(settings: Settings, say: Callable[[str], None]) -> None:
         say(f"  {login.link}")
         say("Ctrl-C ends the console.")
         entrance = Path(private) / "open.html"
-        write_anew(entrance, login.page.encode())
+        write_new(entrance, login.page.encode())
         config = uvicorn.Config(
             make_app(console),
             log_level="warning",

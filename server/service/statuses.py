@@ -12,6 +12,7 @@ import grpc
 
 from server.ledger import LedgerUnavailable, LimitExceeded
 from unlearning.errors import (
+    AlreadyForgotten,
     ConflictingRequest,
     FlowerUnlearningError,
     IllegalMove,
@@ -50,6 +51,7 @@ STATUS_OF: Mapping[type[FlowerUnlearningError], grpc.StatusCode] = {
     UnknownClient: grpc.StatusCode.NOT_FOUND,
     UnknownMethod: grpc.StatusCode.NOT_FOUND,
     UnsupportedRequest: grpc.StatusCode.FAILED_PRECONDITION,
+    AlreadyForgotten: grpc.StatusCode.FAILED_PRECONDITION,
     ConflictingRequest: grpc.StatusCode.ALREADY_EXISTS,
     RequestNotFound: grpc.StatusCode.NOT_FOUND,
     IllegalMove: grpc.StatusCode.FAILED_PRECONDITION,

@@ -12,7 +12,7 @@ from pathlib import Path
 from server.state_directory.files import SUBJECT_KEY as FILE
 from unlearning.errors import ConfigurationError
 from unlearning.pseudonyms import SubjectKeys
-from unlearning.runtime.durable_files import write_anew
+from unlearning.runtime.durable_files import write_new
 
 
 def subject_keys(state_dir: Path) -> SubjectKeys:
@@ -25,7 +25,7 @@ def subject_keys(state_dir: Path) -> SubjectKeys:
     path = state_dir / FILE
     if not path.exists():
         with suppress(FileExistsError):  # another process has made it at this very moment
-            write_anew(path, secrets.token_hex(32).encode() + b"\n")
+            write_new(path, secrets.token_hex(32).encode() + b"\n")
     return read_subject_keys(path)
 
 

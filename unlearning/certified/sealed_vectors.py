@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from unlearning.errors import CheckpointError, ConfigurationError
 from unlearning.parameters import Vector
-from unlearning.runtime.durable_files import write_anew
+from unlearning.runtime.durable_files import write_new
 from unlearning.runtime.stores import Arrays
 
 _KEY_BYTES = 32
@@ -34,7 +34,7 @@ def create_key(path: Path) -> bytes:
     """
     key = AESGCM.generate_key(8 * _KEY_BYTES)
     try:
-        write_anew(path, key)
+        write_new(path, key)
     except FileExistsError as exc:
         raise ConfigurationError(
             [

@@ -58,7 +58,7 @@ def write_public(path: Path, content: bytes, *, is_new: bool = False) -> None:
         file.write(content)
 
 
-def write_anew(path: Path, content: bytes) -> None:
+def write_new(path: Path, content: bytes) -> None:
     """Write a file that must not be there yet, all of it or nothing; of two processes at once, one wins.
 
     Raises:

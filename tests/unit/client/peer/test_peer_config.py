@@ -110,7 +110,7 @@ def test_a_joining_peer_names_its_neighbours_in_the_others_graph(tmp_path: Path)
     [
         ({"round-timeout": 5}, "round-timeout"),  # a typing error
         ({"task": {"image-side": 64}}, "task: image-side"),
-        ({"task": {"num-clients": 2}}, "task.num-clients"),  # a peer deals to nobody
+        ({"task": {"num-clients": 2}}, "task.num-clients"),  # a peer deals no data
         ({"task": {"max-test-examples": 2}}, "task.max-test-examples"),  # and has no test set
         ({"graph": {"neighbours": ["unknown"]}}, "graph.neighbours"),
         ({"graph": {"neighbours": ["a"]}}, "graph.neighbours"),

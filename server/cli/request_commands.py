@@ -11,7 +11,7 @@ from rich.console import Console
 
 from server.cli.connection import AsJson, RequestId, connection_of, options_of, user_name
 from server.cli.listings import show_table
-from server.cli.verbs import deadline_lines, due_cell, echo_lines
+from server.cli.verbs import deadline_lines, due_cell, echo_lines, parse_parameter
 from server.ledger import Event
 from server.service.client import DeletionClient
 from server.service.narrator import GOING_ON, Narrator
@@ -19,7 +19,7 @@ from server.service.statuses import ServiceUnavailable
 from unlearning.errors import InvalidRequest, RequestError
 from unlearning.gdpr import Particulars, today
 from unlearning.methods import DEFAULT_METHOD
-from unlearning.requests import DeletionRequest, Granularity, Status, Target, parse_sample_ids
+from unlearning.requests import DeletionRequest, Granularity, Outcome, Status, Target, parse_sample_ids
 from unlearning.runtime.command_output import is_read
 from unlearning.runtime.durable_files import write_atomically
 from unlearning.runtime.json_codec import to_plain
@@ -48,11 +48,15 @@ def request(
     ] = "",
     *,
     particulars: Particulars,
+    hold: Annotated[
+        str,
+        typer.Option(metavar="REASON", help="Hold it from the start, for this reason: it does not begin."),
+    ] = "",
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until the request has ended.")] = False,
 ) -> None:
     """File a deletion request; it is durable when this command returns."""
     targets = targets_of(client or [], samples, class_label)
-    parameters = dict(_parameter(text) for text in parameter or [])
+    parameters = dict(map(parse_parameter, parameter or []))
     key = key or str(uuid4())
     filed: list[DeletionRequest] = []
     refused = 0
@@ -67,6 +71,7 @@ def request(
                     # one key for the command, so that running it again files nothing twice
                     idempotency_key=key if len(targets) == 1 else f"{key}/{target.client_id}",
                     particulars=particulars,
+                    hold_reason=hold,
                 )
             except RequestError as exc:
                 refused += 1
@@ -100,12 +105,13 @@ def list_requests(
     only: Annotated[
         list[Status] | None, typer.Option("--status", help="Only requests of this status.")
     ] = None,
+    outcome: Annotated[list[Outcome] | None, typer.Option(help="Only requests of this outcome.")] = None,
     client: Annotated[str, typer.Option(help="Only requests about this client.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """List the requests in order of arrival."""
     with connection_of(ctx).client() as service:
-        found = service.list_requests(statuses=only or (), client_id=client)
+        found = service.list_requests(statuses=only or (), outcomes=outcome or (), client_id=client)
     if as_json:
         typer.echo(json.dumps([_request_json(item) for item in found], indent=2))
         return
@@ -171,16 +177,6 @@ def targets_of(clients: Sequence[str], samples: Path | None, class_label: int | 
     return [Target(Granularity.SAMPLE, clients[0], ids)]
 
 
-def _parameter(text: str) -> tuple[str, Any]:
-    name, separator, value = text.partition("=")
-    if not separator or not name:
-        raise InvalidRequest(f"--parameter takes NAME=VALUE, got {text!r}.")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value  # a bare word
-
-
 def _request_json(request: DeletionRequest) -> dict[str, Any]:
     plain = {**to_plain(request), "days_left": request.days_left(today())}
     plain |= {name: getattr(request, name).isoformat() for name in ("created_at", "updated_at")}
@@ -195,7 +191,8 @@ def _request_lines(request: DeletionRequest) -> Iterator[tuple[str, str]]:
     if request.reason:
         yield "reason", request.reason
     if request.status is Status.FAILED:
-        yield "retry", f"flower-unlearn retry {request.id}" if request.retryable else "would not help"
+        another = "" if request.retryable else " --method NAME"  # the same again would not help
+        yield "retry", f"flower-unlearn retry {request.id}{another}"
     yield from deadline_lines(request)
     yield "method", request.method
     yield "parameters", ", ".join(f"{name}={value}" for name, value in request.parameters.items()) or "–"
@@ -248,6 +245,9 @@ def _outcome(request: DeletionRequest) -> str:
         return (
             f"{head}. {request.reason and request.reason + ' '}Its report: flower-unlearn report {request.id}"
         )
-    again = f" Try again: flower-unlearn retry {request.id}" if request.retryable else ""
+    again = ""
+    if request.status is Status.FAILED:
+        another = "" if request.retryable else " --method NAME"
+        again = f" Try again: flower-unlearn retry {request.id}{another}"
     reason = request.reason or request.refusal_reason
     return f"{head}{f': {reason}' if reason else ''}.{again}"

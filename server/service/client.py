@@ -19,12 +19,12 @@ from server.service.calls import (
     MethodDescription,
     Report,
 )
-from server.service.convert import from_message, to_message
+from server.service.convert import from_message, message_of, to_message
 from server.service.statuses import ServiceUnavailable, error_of
 from strategies.tls_files import TlsFiles, is_loopback
 from unlearning.gdpr import NOTHING_GIVEN, Particulars
 from unlearning.protocol import PROTOCOL, own_version
-from unlearning.requests import DeletionRequest, Status, Target
+from unlearning.requests import DeletionRequest, Outcome, Status, Target
 from unlearning.runtime.json_codec import from_plain
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ class DeletionClient:
         submitted_by: str = "",
         idempotency_key: str = "",
         particulars: Particulars = NOTHING_GIVEN,
+        hold_reason: str = "",
     ) -> DeletionRequest:
         """File a request; it is durable when this returns. A long list of samples goes in parts."""
         new = NewRequest(
@@ -101,6 +102,7 @@ class DeletionClient:
             submitted_by=submitted_by,
             idempotency_key=idempotency_key,
             particulars=particulars,
+            hold_reason=hold_reason,
         )
         message = to_message(pb.SubmitRequestRequest, new)
         ids = list(message.target.sample_ids)
@@ -128,7 +130,7 @@ class DeletionClient:
         Raises:
             InvalidRequest: a value is missing, is not the verb's, or cannot be.
         """
-        message = pb.ChangeRequest(request_id=request_id, by=by, **VERBS[verb].check(values))
+        message = message_of(pb.ChangeRequest, request_id=request_id, by=by, **VERBS[verb].check(values))
         return from_message(DeletionRequest, self._call(f"{verb.capitalize()}Request", message))
 
     def get(self, request_id: str) -> DeletionRequest:
@@ -136,16 +138,22 @@ class DeletionClient:
         return self._ask("GetRequest", DeletionRequest, request_id=request_id)
 
     def list_requests(
-        self, *, statuses: Iterable[Status | str] = (), client_id: str = ""
+        self,
+        *,
+        statuses: Iterable[Status | str] = (),
+        outcomes: Iterable[Outcome | str] = (),
+        client_id: str = "",
     ) -> list[DeletionRequest]:
-        """Return the requests in order of arrival, of these statuses and this client where given."""
-        names = [str(status) for status in statuses]
+        """Return the requests in order of arrival, of these statuses, outcomes and this client where given."""
+        asked = {
+            "statuses": [str(status) for status in statuses],
+            "outcomes": [str(outcome) for outcome in outcomes],
+            "client_id": client_id,
+        }
         found: list[DeletionRequest] = []
         after = 0
         while True:
-            page = self._ask_list(
-                "ListRequests", DeletionRequest, statuses=names, client_id=client_id, after=after
-            )
+            page = self._ask_list("ListRequests", DeletionRequest, **asked, after=after)
             found += page
             if len(page) < LIST_PAGE:
                 return found

@@ -134,7 +134,6 @@ class Preparation(Generic[OptionsT]):
 
     from_the_start: whether it is of no use unless it was switched on before the first round.
     replaces_training: whether `train` does local training itself; at most one such can be switched on.
-    keeps_the_model: whether the model is, bit for bit, that of ordinary training though this replaces training.
     has_own_retraining: whether its model is of another kind than ordinary training's, so that what retraining would
         give is a model of the same preparation that never had the forgotten data.
     stands_alone: whether no other can be switched on beside it.
@@ -145,7 +144,6 @@ class Preparation(Generic[OptionsT]):
     Options: type[OptionsT]
     from_the_start: bool = False
     replaces_training: bool = False
-    keeps_the_model: bool = False
     has_own_retraining: bool = False
     stands_alone: bool = False
     fixed: frozenset[str] = frozenset()

@@ -157,8 +157,7 @@ class SeedFederations:
     def retrain(self, case: Case, prepare: str = "") -> RunSettings:
         """Train the federation that never saw what the case forgets; return its settings."""
         directory = self.retrained_directory(case, prepare)
-        # no deletion asks the shadow federations there
-        settings = self.settings(directory, **{"shadow-federations": 0, "prepare": prepare})
+        settings = self.settings(directory, prepare=prepare)
         with self.alone(directory.name):
             store = CheckpointStore(directory / "checkpoints")
             if store.newest() is None:

@@ -31,7 +31,6 @@ from unlearning.tasks.settings import TaskSettings, problems
 from unlearning.tasks.task import Task
 from unlearning.training import TrainingSettings
 from unlearning.training import local_seed as local_seed  # clients have it from here
-from unlearning.verification.shadow_models import FEWEST
 
 _Part = TypeVar("_Part", TaskSettings, TrainingSettings)
 
@@ -97,7 +96,6 @@ class RunSettings(
         else:
             for prepared in switched_on.values():
                 wrong += prepared.training_problems(self.training(1))
-            wrong += self.shadow_problems()
         return [*wrong, *self.bound_problems()]
 
     def bound_problems(self) -> list[str]:
@@ -164,22 +162,6 @@ class RunSettings(
                 f"session-tls-ca, session-tls-cert, session-tls-key: {listening} can be reached from other "
                 "machines, so both sides must prove who they are. Give the files, or use 127.0.0.1."
             )
-        return wrong
-
-    def shadow_problems(self) -> list[str]:
-        """Say in one sentence each why there can be no such shadow federations."""
-        count = self.shadow_federations
-        if not count:
-            return []
-        wrong = []
-        if count < FEWEST or count % 2:
-            wrong.append(f"shadow-federations: give an even number of {FEWEST} or more, or 0, got {count}.")
-        for name, prepared in self.preparations().items():
-            if prepared.replaces_training and not prepared.keeps_the_model:
-                wrong.append(
-                    f"shadow-federations: prepare={name} trains another model than shadow federations do; set one "
-                    "of the two only."
-                )
         return wrong
 
     def preparations(self) -> dict[str, Preparation]:

@@ -59,7 +59,6 @@ class CarryVectors(CarriedVectorOptions):
 
     from_the_start = True
     replaces_training = True
-    keeps_the_model = True
     fixed = frozenset({"weighting"})
     keeps = "the server the last two vectors of each forgettable client, each as large as the model"
 

@@ -107,7 +107,6 @@ class Preparation(BaseModel):
 
     from_the_start: whether it is of no use unless it was switched on before the first round.
     replaces_training: whether `train` does local training itself; at most one such can be switched on.
-    keeps_the_model: whether the model is, bit for bit, that of ordinary training though this replaces training.
     has_own_retraining: whether its model is of another kind than ordinary training's, so that what retraining would
         give is a model of the same preparation that never had the forgotten data.
     stands_alone: whether no other can be switched on beside it.
@@ -119,7 +118,6 @@ class Preparation(BaseModel):
 
     from_the_start: ClassVar[bool] = False
     replaces_training: ClassVar[bool] = False
-    keeps_the_model: ClassVar[bool] = False
     has_own_retraining: ClassVar[bool] = False
     stands_alone: ClassVar[bool] = False
     fixed: ClassVar[frozenset[str]] = frozenset()

@@ -109,7 +109,7 @@ def list_requests(
 ) -> None:
     """List the requests in order of arrival."""
     with connection_of(ctx).client() as service:
-        found = service.list_requests(statuses=only or (), client_id=client)
+        found = service.list_requests(statuses=tuple(only or ()), client_id=client)
     if as_json:
         typer.echo(json.dumps([_request_json(item) for item in found], indent=2))
         return

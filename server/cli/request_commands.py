@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
@@ -14,8 +15,8 @@ from server.cli.verbs import deadline_lines, due_cell, request_json
 from server.ledger import Event
 from server.service.client import DeletionClient
 from server.service.narrator import GOING_ON, Narrator
-from server.service.statuses import ServiceUnavailable
-from strategies.command_line import show_fields, show_json, show_lines, show_table, wants_json
+from server.service.statuses import AccessDenied, ServiceUnavailable
+from strategies.command_line import say, show_fields, show_json, show_lines, show_table, wants_json
 from unlearning.errors import InvalidRequest, RequestError
 from unlearning.gdpr import Particulars
 from unlearning.methods import DEFAULT_METHOD
@@ -90,7 +91,10 @@ def status(ctx: typer.Context, request_id: RequestId) -> None:
     """Show the state of a request."""
     with connection_of(ctx).client() as service:
         found = service.get(request_id)
+        waiting = _waiting(service) if found.is_open else ""
     show_fields(_request_lines(found), request_json(found))
+    if waiting:
+        say(waiting)
 
 
 def list_requests(
@@ -102,7 +106,7 @@ def list_requests(
 ) -> None:
     """List the requests in order of arrival."""
     with connection_of(ctx).client() as service:
-        found = service.list_requests(statuses=only or (), client_id=client)
+        found = service.list_requests(statuses=tuple(only or ()), client_id=client)
     rows = [
         (
             item.id,
@@ -168,6 +172,13 @@ def targets_of(clients: Sequence[str], samples: Path | None, class_label: int | 
     return [Target(Granularity.SAMPLE, clients[0], ids)]
 
 
+def _waiting(service: DeletionClient) -> str:
+    """Say whom the run waits for; a client that asks about its own request is not told of others."""
+    with suppress(AccessDenied):
+        return service.clients().waiting
+    return ""
+
+
 def _parameter(text: str) -> tuple[str, Any]:
     name, separator, value = text.partition("=")
     if not separator or not name:
@@ -214,7 +225,7 @@ def follow(service: DeletionClient, request_id: str, console: Console | None = N
     narrator = Narrator(console)
     request: DeletionRequest | None = None
     status = Status.RECEIVED
-    if waiting := service.clients().waiting:
+    if waiting := _waiting(service):
         narrator.say(waiting)
     with narrator.show_progress():
         for item in service.watch(request_id):

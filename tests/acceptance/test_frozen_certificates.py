@@ -37,7 +37,7 @@ def verified(directory: Path, model: Path) -> str:
     certificate = directory / "state" / "reports" / "r-000001" / "certificate.json"
     words = ["verify", str(certificate), "--public-key", str(directory / "keys" / PUBLIC_KEY)]
     done = CliRunner().invoke(app, [*words, "--model", str(model)])
-    return next(line for line in done.output.splitlines() if " model: " in line)
+    return next(line for line in done.output.splitlines() if "model:" in line)
 
 
 def test_the_model_as_it_was_written_holds_with_its_frozen_part(directory):

@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from server.ledger import chain, row_seals, schema, statements, texts
+from server.ledger import chain, request_search, row_seals, schema, statements, texts
 from server.ledger.database import Database
 from server.ledger.records import (
     ACCEPTED_LOSS,
@@ -27,6 +27,7 @@ from server.ledger.records import (
     no_such_request,
     request_number,
 )
+from server.ledger.request_search import RequestFilter, RequestPage
 from server.ledger.texts import Kind
 from unlearning.errors import ConflictingRequest, IllegalMove
 from unlearning.gdpr import SOON, Particulars
@@ -35,7 +36,6 @@ from unlearning.requests import (
     ANSWERED_STATUSES,
     OPEN_STATUSES,
     DeletionRequest,
-    Outcome,
     Status,
     Target,
     hash_of_text,
@@ -123,26 +123,25 @@ class Requests:
         self,
         *,
         statuses: Iterable[Status] | None = None,
-        outcomes: Iterable[Outcome] | None = None,
         client_id: str | None = None,
-        after: int = 0,
-        limit: int | None = None,
     ) -> list[DeletionRequest]:
-        """Return the requests in order of arrival, of these statuses, outcomes and client where given, without ids.
-
-        after, limit: those after the request of a number, and how many at most.
-        """
-        query = sa.select(_requests).where(_requests.c.number > after).order_by(_requests.c.number)
-        if limit is not None:
-            query = query.limit(limit)
+        """Return the requests in order of arrival, of these statuses and this client where given, without ids."""
+        query = sa.select(_requests).order_by(_requests.c.number)
         if statuses is not None:
             query = query.where(_requests.c.status.in_([str(status) for status in statuses]))
-        if outcomes is not None:
-            query = query.where(_requests.c.outcome.in_([str(outcome) for outcome in outcomes]))
         if client_id is not None:
             query = query.where(_requests.c.client_id == client_id)
         with self.database.reading() as connection:
             return texts.requests_of(connection, connection.execute(query).all())
+
+    def page(self, wanted: RequestFilter, *, today: date) -> RequestPage:
+        """Return the requests that a filter finds, without ids; deadlines are seen from `today`."""
+        with self.database.reading() as connection:
+            numbers, total = request_search.find(connection, wanted, today)
+            query = sa.select(_requests).where(_requests.c.number.in_(numbers))
+            found = texts.requests_of(connection, connection.execute(query).all() if numbers else ())
+        by_number = {request_number(request.id): request for request in found}
+        return RequestPage(tuple(by_number[number] for number in numbers), total)
 
     def last_retry(self, request_id: str) -> LastRetry:
         """Return what a request's newest retry says, or of one that was filed in another's place its filing."""

@@ -18,16 +18,15 @@ and updates is in `unlearning.methods.updates`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Generic, Protocol, TypeAlias
+from typing import Any, Generic, TypeAlias
 
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypeVar
 
-from unlearning.certified.privacy_accountant import AccountedRelease
 from unlearning.certified.sensitivity import Sensitivity
 from unlearning.errors import MethodFailed
 from unlearning.methods.classifier_head import head_slots
@@ -261,22 +260,8 @@ class UnlearningState:
         return replace(self, parameters=parameters, exchanges=self.exchanges + 1, finished=finished)
 
 
-class SensitivityBound(Protocol):
-    """What tells how far a model unlearned now may be from the retrained one."""
-
-    def __call__(
-        self,
-        targets: frozenset[str],
-        model: str,
-        earlier: Sequence[AccountedRelease],
-        *,
-        declared: float | None,
-        unmet: tuple[str, ...],
-    ) -> tuple[Sensitivity | None, tuple[str, ...]]:
-        """Return the sensitivity of forgetting `targets` from the model of the hash `model`; what a proof lacks.
-
-        declared: a distance measured elsewhere, where nothing is proven. unmet: what else is missing to a proof.
-        """
+SensitivityBound: TypeAlias = Callable[..., tuple[Sensitivity | None, tuple[str, ...]]]
+"""What tells how far a model unlearned now may be from the retrained one (`hf_online_bound.KeptBound`)."""
 
 
 class Method(ABC, Generic[ParametersT, PreparationT]):

@@ -38,7 +38,15 @@ def plan_command(
 
 
 def _show(found: Plan) -> None:
-    console = Console()
+    console = Console(highlight=False)
+    recommended = (
+        f"Recommended: {found.recommended}. {found.why}"
+        if found.recommended
+        else "No method can serve it now."
+    )
+    console.print(recommended, soft_wrap=True, markup=False)
+    if found.cannot_show:
+        console.print(found.cannot_show, soft_wrap=True, markup=False)
     rows = [
         (item.method, _traffic(item), _work(item), _past(item), _compared(item), _remark(item))
         for item in found.methods
@@ -55,7 +63,7 @@ def _show(found: Plan) -> None:
     )
     console.print(
         "compared: how near the method came to retraining, in the published comparison that is nearest to this "
-        "federation (docs/choosing.md, where a table says which method to take)."
+        "federation; a dash where none is near (docs/choosing.md)."
     )
     refused = [(item.method, item.refusal) for item in found.methods if item.refusal]
     if refused:
@@ -75,7 +83,7 @@ def _past(item: PlannedMethod) -> str:
 
 def _remark(item: PlannedMethod) -> str:
     waits = f"would wait for {item.waits_for}" if item.waits_for else ""
-    return "\n".join(part for part in (waits, item.remark) if part)
+    return "\n".join(part for part in (waits, item.remark, item.guarantee) if part)
 
 
 def _compared(item: PlannedMethod) -> str:

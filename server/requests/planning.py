@@ -127,8 +127,7 @@ def _plan_method(
     except RequestError as exc:
         refusal = str(exc)
     prepared = preparations(federation.prepare).get(info.name)
-    options = None if prepared is None else prepared.options
-    cost = method.cost(symbols, validated_parameters(method, {}), options)
+    cost = method.cost(symbols, validated_parameters(method, {}), prepared)
     a_round = recovery_cost(symbols, 1).communication_bytes
     return PlannedMethod(
         method=info.name,

@@ -71,6 +71,7 @@ class MethodInfo:
     asks_everyone: whether `Problem.retained` is every retained client online, not a sample as in a round.
     draws_noise: whether its model may leave with noise, which takes a secret key and is counted against a budget.
     moves_model: whether it moves the model itself, before recovery.
+    is_exact: whether its model is one that was trained without the forgotten data, up to rounding.
     preparation: what it does in training rounds before any request; None if it needs no preparation.
     """
 
@@ -89,6 +90,7 @@ class MethodInfo:
     asks_everyone: bool = False
     draws_noise: bool = False
     moves_model: bool = True
+    is_exact: bool = False
     preparation: type[Preparation] | None = None
 
 

@@ -74,7 +74,8 @@ class Requests:
                 _refuse_another(connection, known, new, listed)
                 return known
             _refuse_if_over(connection, new, allowance, now)
-            return file_request(connection, new, days, now, listed, by=new.submitted_by)
+            why = {"reason": f"{new.method}: {new.why}"} if new.why else {}
+            return file_request(connection, new, days, now, listed, by=new.submitted_by, detail=why)
 
     def get(self, request_id: str) -> DeletionRequest:
         """Return the request with this id.

@@ -54,6 +54,18 @@ class Status(StrEnum):
     REFUSED = "refused"
 
 
+class Outcome(StrEnum):
+    """What was shown of a completed deletion, beside that it was carried out; the weakest first."""
+
+    OVER_FORGETTING = "over-forgetting"
+    NOT_SHOWN = "not-shown"
+    TOO_FEW = "too-few"
+    REDUCED = "reduced"
+    INDISTINGUISHABLE = "indistinguishable"
+    RETRAINED = "retrained"
+    GUARANTEED = "guaranteed"
+
+
 LEGAL_MOVES: Mapping[Status, frozenset[Status]] = {
     Status.RECEIVED: frozenset(
         {Status.SCHEDULED, Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REFUSED}

@@ -21,6 +21,7 @@ from server.service.narrator import GOING_ON, MEANINGS
 from server.service.statuses import AccessDenied
 from unlearning.errors import IllegalMove, InvalidRequest, RequestError, RequestNotFound
 from unlearning.gdpr import MAX_EXTENSION_DAYS, Amendment, today
+from unlearning.outcomes import describe_request
 from unlearning.requests import HOLDABLE_STATUSES, LEGAL_MOVES, DeletionRequest, Status
 
 
@@ -199,7 +200,7 @@ def _outcome(console: Console, asked: DeletionRequest) -> tuple[list[tuple[str, 
     except IllegalMove as exc:
         return [], str(exc), []
     attacks = report["attacks"]
-    return words.headline(report), words.describe_finding(attacks["verdict"]), attacks["reasons"]
+    return words.headline(report), describe_request(asked), attacks["reasons"]
 
 
 def _failed_attempts(events: Iterable[Event]) -> list[Event]:

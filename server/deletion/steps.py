@@ -92,9 +92,9 @@ def unlearn(context: FederationContext, state: FederationState) -> Iterator[Step
     except (MethodFailed, ModelRefused) as exc:
         failure = exc
     except SessionError as exc:
-        failure = MethodFailed(str(exc), retryable=True)
+        failure = MethodFailed(str(exc), retryable=True, code="session")
     except RequestError as exc:  # the method, or what it takes, changed after the request was admitted
-        failure = MethodFailed(str(exc), retryable=False)
+        failure = MethodFailed(str(exc), retryable=False, code=exc.code)
     yield abandon(context, state, failure)
 
 

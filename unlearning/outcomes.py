@@ -30,10 +30,9 @@ def guarantee_of(account: Mapping[str, Any] | None) -> Guarantee | None:
 
 
 def weakest(outcomes: Iterable[Outcome | None]) -> Outcome | None:
-    """Return the weakest of several outcomes; None where one is not known."""
-    found = list(outcomes)
-    order = list(Outcome)
-    return None if None in found else min((one for one in found if one is not None), key=order.index)
+    """Return the weakest of several outcomes; None where one is not known, or there is none."""
+    order: list[Outcome | None] = [None, *Outcome]
+    return min(outcomes, key=order.index, default=None)
 
 
 def is_shown(outcome: Outcome) -> bool:
@@ -54,28 +53,28 @@ def describe(outcome: Outcome, num_records: int | None = None, guarantee: Guaran
 
     num_records: how many there are, where they are named.
     """
-    these = "the records" if num_records is None else f"{'this' if num_records == 1 else 'these'} {num_records:,} record"
-    these += "s" if num_records is not None and num_records != 1 else ""
+    count = 0 if num_records is None else num_records
+    these = "the records" if not count else "this record" if count == 1 else f"these {count:,} records"
+    unused = "They are not used any more."
     match outcome:
         case Outcome.NOT_SHOWN:
             return (
-                f"We could not show that the model knows less about {these} than before. They are not used any more. "
-                f"{_NOT_SAID}"
+                f"We could not show that the model knows less about {these} than before. {unused} {_NOT_SAID}"
             )
         case Outcome.TOO_FEW:
             return (
-                f"Tests of {these} cannot show whether the model knows less about them than before: there are too few. "
-                f"They are not used any more. {_NOT_SAID}"
+                f"Tests cannot show whether the model knows less about {these} than before: there are too few. "
+                f"{unused} {_NOT_SAID}"
             )
         case Outcome.OVER_FORGETTING:
             return (
-                f"By at least one test the model knows {these} worse than records that it has never seen, so they stand "
-                f"out: the deletion went too far. They are not used any more. {_NOT_SAID}"
+                f"By at least one test the model knows {these} worse than records that it has never seen. They stand "
+                f"out: the deletion went too far. {unused} {_NOT_SAID}"
             )
         case Outcome.REDUCED:
             return (
-                f"At least one of the tests used here recognises {these} less than before, and none does more. They are "
-                "not used any more. This does not show that the model has lost them."
+                f"At least one of the tests used here recognises {these} less than before, and none does more. "
+                f"{unused} This does not show that the model has lost them."
             )
         case Outcome.INDISTINGUISHABLE:
             return f"By these tests the model cannot be told from one that was trained again without {these}."
@@ -85,8 +84,10 @@ def describe(outcome: Outcome, num_records: int | None = None, guarantee: Guaran
                 "statements of the computers that took part; no test is needed for it."
             )
         case Outcome.GUARANTEED:
-            figures = "" if guarantee is None else f" (ε = {guarantee.epsilon:.3g}, δ = {guarantee.delta:.3g})"
+            figures = (
+                "" if guarantee is None else f" (ε = {guarantee.epsilon:.3g}, δ = {guarantee.delta:.3g})"
+            )
             return (
-                f"There is a mathematical guarantee{figures}: from the model it can hardly be told whether {these} were "
-                "ever used. The certificate says what the guarantee rests on."
+                f"There is a mathematical guarantee{figures}: the model hardly tells whether {these} were ever used. "
+                "The certificate says what the guarantee rests on."
             )

@@ -57,7 +57,9 @@ def certificate_page(console: Console, request: Request) -> Response:
             ]
         except CertificateError as exc:
             checks = [Check.refuse("certificate", str(exc))]
-    return console.render(request, "certificate.html", asked=asked, certificate=certificate, checks=checks, result=result)
+    return console.render(
+        request, "certificate.html", asked=asked, certificate=certificate, checks=checks, result=result
+    )
 
 
 def refusals_page(console: Console, request: Request) -> Response:

@@ -116,7 +116,9 @@ def _check_final(done: Exchange, strategy: UnlearningStrategy) -> None:
         if failure.is_final and strategy.concerns(client)
     }
     if final:
-        raise MethodFailed(f"A client cannot do its part: {_list_reasons(final)}.", retryable=False, code="client-cannot")
+        raise MethodFailed(
+            f"A client cannot do its part: {_list_reasons(final)}.", retryable=False, code="client-cannot"
+        )
 
 
 @contextmanager

@@ -9,9 +9,11 @@ from server.requests.admission import check_admissible
 from server.requests.privacy_budget import may_serve_together
 from server.requests.recommending import waits_for
 from strategies.settings.run_config import RunSettings
+from unlearning.advice import CODE
 from unlearning.errors import RequestError
 from unlearning.methods.method import Method
 from unlearning.methods.registry import method_named
+from unlearning.outcomes import weakest
 from unlearning.requests import DeletionRequest, Exclusions, Status
 
 
@@ -26,19 +28,19 @@ def to_schedule(ledger: Ledger, forgotten: Exclusions, undecided: dict[str, Excl
         if request.is_held or undecided.get(request.id) is forgotten:
             continue
         target = ledger.requests.target_of(request)
-        to, reason = Status.SCHEDULED, ""
+        to, reason, result = Status.SCHEDULED, "", None
         if forgotten.cover(target):
             yield _answered(ledger, request)
             continue
         try:
             check_admissible(ledger, target, method=request.method, parameters=request.parameters)
         except RequestError as exc:
-            to, reason = Status.FAILED, str(exc)
+            to, reason, result = Status.FAILED, str(exc), {CODE: exc.code}
         if request.status is Status.AWAITING and to is Status.SCHEDULED:
             undecided[request.id] = forgotten
         else:
             undecided.pop(request.id, None)
-            yield Move(request_id=request.id, to=to, reason=reason)
+            yield Move(request_id=request.id, to=to, reason=reason, result=result)
 
 
 def _answered(ledger: Ledger, request: DeletionRequest) -> Move:
@@ -49,6 +51,7 @@ def _answered(ledger: Ledger, request: DeletionRequest) -> Move:
         to=Status.COMPLETED,
         reason=f"Already forgotten: {request.target.describe()}, by {' and '.join(by)}.",
         result={"answered_by": by},
+        outcome=weakest(ledger.requests.get(one).outcome for one in by),
     )
 
 

@@ -51,7 +51,8 @@ def check_unlearned(task: Task, parameters: Vector, before: Vector) -> None:
         check_variances(task, parameters)
     except UpdateRefused as exc:
         raise ModelRefused(
-            f"The method gave a model that cannot be used: {exc} The model is as it was.", code="unusable-model"
+            f"The method gave a model that cannot be used: {exc} The model is as it was.",
+            code="unusable-model",
         ) from exc
     norm, norm_before = (
         float(np.linalg.norm(without_buffers(task, vector).astype(np.float64)))
@@ -59,8 +60,8 @@ def check_unlearned(task: Task, parameters: Vector, before: Vector) -> None:
     )
     if norm_before > 0 and norm > LARGEST_GROWTH * norm_before:
         raise ModelRefused(
-            f"This attempt would have ruined the model, so it was thrown away (norm {norm:.4g}, before {norm_before:.4g}; "
-            f"at most {LARGEST_GROWTH:g} times is allowed). Nothing has changed.",
+            "This attempt would have ruined the model, so it was thrown away. Nothing has changed. (Norm "
+            f"{norm:.4g}, before {norm_before:.4g}; at most {LARGEST_GROWTH:g} times is allowed.)",
             code="norm-exploded",
         )
 
@@ -113,8 +114,8 @@ def judge(deletion: ActiveDeletion, *, max_score_loss: float, score_name: str) -
     lost = 100 * (before - after)
     where = "the test set" if TEST_SET in deletion.scores_before else "what the clients retain"
     text = (
-        f"quality was checked: {lost:.1f} points lost, {rule}; {score_name} on {where} {before:.4f} before, {after:.4f} "
-        "after recovery"
+        f"quality was checked: {lost:.1f} points lost, {rule}; {score_name} on {where} {before:.4f} before, "
+        f"{after:.4f} after recovery"
     )
     return Judgement(lost <= allowed, text, lost)
 

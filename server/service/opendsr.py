@@ -24,8 +24,10 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from server.ledger import NewRequest
 from server.service.access import Caller
+from unlearning.advice import advice_for
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import Particulars
+from unlearning.outcomes import describe_request
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
 API_VERSION = "2.0"
@@ -231,6 +233,8 @@ def status(request: DeletionRequest, name: str) -> dict[str, Any]:
                 "request_id": request.id,
                 "status": str(request.status),
                 "reason": request.reason or request.refusal_reason,
+                "outcome": request.outcome and str(request.outcome),
+                "advice": describe_request(request) or advice_for(request),
                 "is_held": request.is_held,
                 "received_on": str(request.received_on),
                 "granularity": str(request.target.granularity),

@@ -342,9 +342,7 @@ def test_the_page_never_promises_that_data_are_forgotten(data):
 def test_the_page_opens_with_what_may_be_told_and_then_with_what_is_not_claimed():
     """Both come before any figure; the outcome has the number of records that were named."""
     text = words_of(BARE)
-    told = text.index(
-        "What you may tell the person We could not show that the model knows less about the records"
-    )
+    told = text.index("We could not show that the model knows less about the records")
     assert (
         told
         < text.index("What is not claimed")

@@ -8,6 +8,7 @@ because a federation can change while a request waits.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from logging import getLogger
 from typing import Any
 from uuid import uuid4
 
@@ -23,6 +24,7 @@ from unlearning.pseudonyms import PREFIX, is_keyed, names_of
 from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Target
 from unlearning.runtime.json_codec import from_plain
 
+_log = getLogger(__name__)
 # How many ids an error message lists; a federation may have thousands of clients.
 _SHOWN = 20
 
@@ -57,13 +59,28 @@ def admit(
     target = ledger.key_target(new.target)
     method, complete = _resolve(target, new.method, new.parameters, by_operator=by_operator)
     # A request sent twice gets its first answer. What is forgotten already is answered by the deletion that forgot it.
-    if ledger.requests.find(new.idempotency_key, new.submitted_by, new.submitted_role) is None:
+    is_new = ledger.requests.find(new.idempotency_key, new.submitted_by, new.submitted_role) is None
+    if is_new:
         _check_client(ledger, target)
         if not ledger.answers(target):
             _check_eligible(ledger, target, method, complete)
-    return ledger.requests.submit(
+    filed = ledger.requests.submit(
         replace(new, target=target, parameters=complete), now=now, allowance=allowance
     )
+    if is_new:
+        _log.info(
+            "Request %s is filed by %s: forget %s with %s",
+            *(filed.id, filed.submitted_by, filed.target.describe(), filed.method),
+            extra={
+                "event": "filed",
+                "request": filed.id,
+                "by": filed.submitted_by,
+                "role": filed.submitted_role,
+                "status": filed.status,
+                "due_on": filed.due_on,
+            },
+        )
+    return filed
 
 
 def check_admissible(ledger: Ledger, target: Target, *, method: str, parameters: Mapping[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """The command `flower-unlearn plan`: which methods can serve a request now, at what price, and why others cannot."""
 
 import json
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,9 @@ from server.cli.request_commands import targets_of
 from server.requests.plan_data import Plan, PlannedMethod
 from unlearning.errors import InvalidRequest
 from unlearning.runtime.json_codec import to_plain
+
+_SITE_S, _LOOK_S = 15.0, 0.5
+"""How long the answer of a client is waited for that is asked which samples it has, and how often it is looked for."""
 
 
 def plan_command(
@@ -31,14 +35,27 @@ def plan_command(
         raise InvalidRequest("A plan is made for one target.")
     with connection_of(ctx).client() as service:
         found = service.plan(targets[0])
+        until = time.monotonic() + _SITE_S
+        while is_asked(found) and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+            found = service.plan(targets[0])
     if as_json:
         typer.echo(json.dumps(to_plain(found), indent=2))
         return
     _show(found)
 
 
+def is_asked(found: Plan) -> bool:
+    """Return whether the client may say more of the samples soon."""
+    return found.samples is not None and found.samples.is_online and not found.samples.is_answered
+
+
 def _show(found: Plan) -> None:
     console = Console()
+    if found.samples is not None:
+        console.print(found.samples.sentence)
+        if found.samples.unknown:
+            return
     rows = [
         (item.method, _traffic(item), _work(item), _past(item), _compared(item), _remark(item))
         for item in found.methods

@@ -6,25 +6,30 @@ sizes; a training round's, and what past deletions took, are those that the ledg
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from server.ledger import Ledger, RoundRecord
 from server.requests.admission import check_admissible, federation_of
-from server.requests.plan_data import Measured, Plan, PlannedMethod, compared
+from server.requests.plan_data import Measured, Plan, PlannedMethod, SampleCheck, compared
 from unlearning.errors import RequestError, UnknownClient
 from unlearning.methods.costs import CostSymbols, recovery_cost
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.methods.method import Method, Need
 from unlearning.methods.preparation import Preparation
 from unlearning.methods.registry import METHODS, preparations, validated_parameters
+from unlearning.pseudonyms import names_of
 from unlearning.requests import Granularity, Status, Target
 
 _RECENT = 20
 """How many of the newest training rounds say what a round takes."""
 
 
-def plan(ledger: Ledger, target: Target) -> Plan:
+def plan(ledger: Ledger, target: Target, *, now: datetime) -> Plan:
     """Return what serving `target` would take, by every method.
+
+    The client of samples is asked for them through the live loop: a plan that is made again soon has its answer.
 
     Raises:
         UnknownClient: the federation has not started, or has no such client.
@@ -44,6 +49,9 @@ def plan(ledger: Ledger, target: Target) -> Plan:
         _plan_method(ledger, target, method, symbols, online, past.get(name), prepared.get(name))
         for name, method in METHODS.items()
     ]
+    samples = _check_samples(ledger, target, online, now) if target.sample_ids else None
+    if samples is not None and samples.unknown:
+        planned = [replace(item, refusal=samples.sentence) for item in planned]
     return Plan(
         target=target.describe(),
         recovery_max_rounds=federation.recovery_max_rounds,
@@ -53,7 +61,22 @@ def plan(ledger: Ledger, target: Target) -> Plan:
         methods=tuple(
             sorted(planned, key=lambda item: (bool(item.refusal), item.bytes is None, item.bytes or 0))
         ),
+        samples=samples,
     )
+
+
+def _check_samples(ledger: Ledger, target: Target, online: set[str], now: datetime) -> SampleCheck:
+    """Return what the client says of the target's samples, by the ids as they are given here."""
+    client = target.client_id or ""
+    names = {item: item for item in target.sample_ids}
+    if ledger.keys is not None:
+        names = names_of([ledger.keys.of(client)], target.sample_ids)
+    check = SampleCheck(client=client, num_samples=len(names), is_online=client in online)
+    known = ledger.site_questions.ask(client, names, now=now) if check.is_online else None
+    if known is None:
+        return check
+    unknown = tuple(sorted(names[item] for item in known.unknown))
+    return replace(check, is_answered=True, unknown=unknown, num_forgotten=len(known.forgotten))
 
 
 def past_deletions(ledger: Ledger) -> dict[str, Measured]:

@@ -78,6 +78,7 @@ class NewRequest:
     submitted_role: in which role the submitter files; people of one name in two roles are two submitters.
     idempotency_key: its submitter, who files the same under it again, gets the request that it made. Those of others
         are other keys.
+    replays: the number of the request that a restore has undone, and files again.
     """
 
     target: Target
@@ -87,6 +88,7 @@ class NewRequest:
     submitted_role: str | None = None
     idempotency_key: str
     particulars: Particulars = NOTHING_GIVEN
+    replays: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

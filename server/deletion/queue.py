@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from server.federation.state import Move, Note
 from server.ledger import Ledger
 from server.requests.admission import check_admissible
-from server.requests.planning import waits_for
 from server.requests.privacy_budget import may_serve_together
+from server.requests.recommending import waits_for
 from strategies.settings.run_config import RunSettings
 from unlearning.errors import RequestError
 from unlearning.methods.method import Method
@@ -18,18 +18,22 @@ AskSites = Callable[[Mapping[str, frozenset[str]]], Mapping[str, KnownSamples]]
 """Asks clients for samples, by client; returns what those say that give an answer."""
 
 
-def to_schedule(ledger: Ledger, ask_sites: AskSites) -> Iterator[Move]:
-    """Check what was received once more, now with the live federation at hand; yield its move into the queue.
+def to_schedule(
+    ledger: Ledger, forgotten: Exclusions, undecided: dict[str, Exclusions], ask_sites: AskSites
+) -> Iterator[Move]:
+    """Check what was received or accepted once more, now with the live federation; yield its move into the queue.
 
-    Requests that are held stay where they are. Sites that are online are asked which samples they know.
+    Requests that are held, or wait for a decision, stay where they are. Of the latter those are answered that are
+    forgotten meanwhile, and those that cannot be carried out fail. Sites are asked which samples they know.
+    undecided: what was forgotten when one that waits was checked last, by request; brought up to date.
     """
-    received = [one for one in ledger.requests.select(statuses=(Status.RECEIVED,)) if not one.is_held]
-    forgotten = ledger.exclusions() if received else Exclusions()
-    targets = {one.id: ledger.requests.target_of(one) for one in received}
-    open_ones = [target for target in targets.values() if not forgotten.cover(target)]
-    known = ask_sites(_samples_of(open_ones))
-    for request in received:
-        target = targets[request.id]
+    waiting = [
+        (request, ledger.requests.target_of(request))
+        for request in ledger.requests.select(statuses=(Status.RECEIVED, Status.AWAITING, Status.ACCEPTED))
+        if not request.is_held and undecided.get(request.id) is not forgotten
+    ]
+    known = ask_sites(_samples_of(target for _, target in waiting if not forgotten.cover(target)))
+    for request, target in waiting:
         to, reason = Status.SCHEDULED, ""
         if forgotten.cover(target):
             yield _answered(ledger, request)
@@ -41,7 +45,11 @@ def to_schedule(ledger: Ledger, ask_sites: AskSites) -> Iterator[Move]:
             check_admissible(ledger, target, method=request.method, parameters=request.parameters)
         except RequestError as exc:
             to, reason = Status.FAILED, str(exc)
-        yield Move(request_id=request.id, to=to, reason=reason)
+        if request.status is Status.AWAITING and to is Status.SCHEDULED:
+            undecided[request.id] = forgotten
+        else:
+            undecided.pop(request.id, None)
+            yield Move(request_id=request.id, to=to, reason=reason)
 
 
 def _samples_of(targets: Iterable[Target]) -> dict[str, frozenset[str]]:
@@ -148,13 +156,18 @@ def _served_together(
     first, method = ready[0]
     if not may_serve_together(settings, method):
         return [first]
-    accepted = ledger.requests.accepted_loss(first.id)
+    accepted = _accepted(ledger, first)
     others = [
         request
         for request, _ in ready[1:]
         if request.method == first.method
         and dict(request.parameters) == dict(first.parameters)
         and (method.info.several_at_once or first.target.client_id == request.target.client_id is not None)
-        and ledger.requests.accepted_loss(request.id) == accepted
+        and _accepted(ledger, request) == accepted
     ]
     return [first, *others][: settings.batch_max]
+
+
+def _accepted(ledger: Ledger, request: DeletionRequest) -> tuple[float, str]:
+    retry = ledger.requests.last_retry(request.id)
+    return retry.accepted_loss, retry.accepted_by

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from server.ledger import Ledger, NewRequest
+from server.ledger.records import APPROVED
 from unlearning.errors import IllegalMove, RequestError
 from unlearning.gdpr import Particulars
 from unlearning.requests import OPEN_STATUSES, DeletionRequest, Status
@@ -23,14 +24,15 @@ BY = "restore"
 class Lost:
     """A request that a restored ledger no longer knows as it was. request_id: its number in the other ledger.
 
-    filed_at: when it was filed first. is_done: whether it had led to its end. hold_reason, extended_days,
-    extension_reason: as they were.
+    filed_at: when it was filed first. is_done: whether it had led to its end. approved_by: who has accepted it since.
+    hold_reason, extended_days, extension_reason: as they were.
     """
 
     request_id: str
     new: NewRequest
     filed_at: datetime
     is_done: bool
+    approved_by: tuple[str, ...] = ()
     hold_reason: str = ""
     extended_days: int = 0
     extension_reason: str = ""
@@ -40,7 +42,10 @@ def lost_since(ledger: Ledger, sequence: int) -> Iterator[Lost]:
     """Yield what was filed or carried out after the event `sequence`, in the order in which it is to be done again."""
     done: dict[str, None] = {}
     filed: dict[str, None] = {}
+    approved: dict[str, tuple[str, ...]] = {}
     for event in ledger.events.all(after=sequence):
+        if event.kind == APPROVED:
+            approved[event.request_id] = (*approved.get(event.request_id, ()), event.actor)
         if event.to_status in (Status.VERIFYING, Status.COMPLETED):
             done.setdefault(event.request_id)
         elif event.request_id:
@@ -50,10 +55,10 @@ def lost_since(ledger: Ledger, sequence: int) -> Iterator[Lost]:
         is_done = request_id in done
         if is_done or request.status in OPEN_STATUSES:
             with suppress(IllegalMove):  # its ids are erased
-                yield _lost(ledger, request, is_done=is_done)
+                yield _lost(ledger, request, is_done, approved.get(request_id, ()))
 
 
-def _lost(ledger: Ledger, request: DeletionRequest, *, is_done: bool) -> Lost:
+def _lost(ledger: Ledger, request: DeletionRequest, is_done: bool, approved_by: tuple[str, ...]) -> Lost:
     return Lost(
         request_id=request.id,
         new=NewRequest(
@@ -70,8 +75,10 @@ def _lost(ledger: Ledger, request: DeletionRequest, *, is_done: bool) -> Lost:
                 reference=request.reference,
                 note=request.note,
             ),
+            approvals_needed=request.approvals_needed,
             replays=request.id,
         ),
+        approved_by=approved_by,
         filed_at=request.created_at,
         is_done=is_done,
         hold_reason=request.hold_reason if request.is_held else "",
@@ -88,6 +95,9 @@ def file_again(ledger: Ledger, lost: Iterable[Lost], *, now: datetime) -> dict[s
         known = ledger.requests.find(new.idempotency_key, new.submitted_by, new.submitted_role)
         request = known or ledger.requests.submit(new, now=max(now, one.filed_at))
         numbers[one.request_id] = request.id
+        for name in one.approved_by:
+            with suppress(RequestError):  # it is decided
+                decisions.accept(request.id, by=name, now=now)
         with suppress(RequestError):  # it is done already, or cannot be done again; the list has it
             if known is not None and request.status is Status.FAILED:
                 decisions.retry(request.id, by=BY, now=now)

@@ -1,4 +1,4 @@
-"""What a restore undoes is asked for again by the restore itself, so that nobody has to notice and file it.
+"""What a restore undoes is asked for again by the restore itself; no person has to notice and file it.
 
 The ledger that is replaced says what was filed and carried out since the backup. Requests that have led to a deletion,
 or were answered by one, come in the order in which that was so, then those that were open. Each is filed by its filer,

@@ -130,7 +130,7 @@ def test_a_plan_begins_with_what_it_recommends_and_a_request_without_a_method_ge
     assert by_name(found)["retrain"].guarantee in said
     assert not found.cannot_show
     filed = trained.file(Target(Granularity.CLASS, class_label=3), method="")
-    assert filed.method == plan(trained.ledger, filed.target).recommended
+    assert filed.method == plan(trained.ledger, filed.target, now=NOW).recommended
     trained.ledger.decisions.cancel(filed.id, by="ada", now=filed.created_at)
 
 

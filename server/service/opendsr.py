@@ -39,6 +39,8 @@ _KEY_PREFIX = "opendsr:"
 _OWN_ID = re.compile(r"r-[0-9]{1,9}")
 _STATUS: Mapping[Status, str] = {
     Status.RECEIVED: "pending",
+    Status.AWAITING: "pending",
+    Status.ACCEPTED: "pending",
     Status.SCHEDULED: "pending",
     Status.UNLEARNING: "in_progress",
     Status.RECOVERING: "in_progress",
@@ -46,6 +48,7 @@ _STATUS: Mapping[Status, str] = {
     Status.COMPLETED: "completed",
     Status.CANCELLED: "cancelled",
     Status.REFUSED: "cancelled",
+    Status.REPLACED: "cancelled",
 }
 
 

@@ -271,8 +271,8 @@ def _why_no_report(request: DeletionRequest) -> str:
 def _what_to_know(ledger: Ledger) -> Iterator[str]:
     """Say whom the run waits for, what is wrong with the set-up of which site, and who is left out of rounds."""
     facts = ledger.facts()
-    if waiting := facts.get(WAITING):
-        yield str(waiting)
+    if waiting := dict(facts.get(WAITING) or {}):
+        yield str(waiting["text"])
     for fact in (SITE_PROBLEMS, LEFT_OUT):
         for client, problem in sorted(dict(facts.get(fact) or {}).items()):
             yield f"Client {client}: {problem}"

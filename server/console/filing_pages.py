@@ -63,7 +63,7 @@ def target_page(
             for kind, text in GRANULARITIES.items()
             if kind != Granularity.CLASS or not console.caller.is_client
         },
-        clients=[item.client.client_id for item in known.clients or () if not item.forgotten],
+        clients=[item for item in known.clients or () if not item.forgotten],
     )
 
 

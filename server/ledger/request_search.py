@@ -62,6 +62,7 @@ class RequestFilter:
     text: words, of which five count; each is in the reference, note or reasons, the client's id, the method, the
         submitter's name or the request's id, or is a day or a month (2026-11) of its receipt or deadline.
     first, last: the days of receipt, both included. since: changed at this time or later.
+    urgent: those that need a person, or those that do not: overdue, due soon or failed.
     after: the number of a request, after which the list begins. limit: 0: as many as there are at once.
     """
 
@@ -70,6 +71,7 @@ class RequestFilter:
     text: str = ""
     due: Due | None = None
     held: bool = False
+    urgent: bool | None = None
     first: date | None = None
     last: date | None = None
     since: datetime | None = None
@@ -116,6 +118,8 @@ def _conditions(wanted: RequestFilter, today: date, dialect: str) -> list[sa.Col
         (wanted.since, lambda: _requests.c.updated_at >= wanted.since),
         (wanted.due, lambda: _is_due(wanted.due, today)),
         (wanted.held, lambda: _waits() & _requests.c.is_held),
+        (wanted.urgent, lambda: _is_urgent(today)),
+        (wanted.urgent is False, lambda: sa.not_(_is_urgent(today))),
     ]
     words = wanted.text.split()[:MAX_WORDS]
     return [condition() for is_given, condition in given if is_given] + [
@@ -126,6 +130,12 @@ def _conditions(wanted: RequestFilter, today: date, dialect: str) -> list[sa.Col
 def _is_due(due: Due | None, today: date) -> sa.ColumnElement[bool]:
     first, last = (date.min, today - DAY) if due is Due.OVERDUE else (today, today + SOON)
     return _waits() & _requests.c.due_on.between(first, last)
+
+
+def _is_urgent(today: date) -> sa.ColumnElement[bool]:
+    """Return that a request needs a person; what is read for it is in one index."""
+    is_due = _requests.c.due_on <= today + SOON
+    return _waits() & (is_due | (_requests.c.status == str(Status.FAILED)))
 
 
 def _waits() -> sa.ColumnElement[bool]:

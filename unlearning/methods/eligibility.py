@@ -25,6 +25,7 @@ class FederationProfile:
     flops_per_example: of one training step, by PyTorch's formulas; 0 where it was not counted.
     own_training: the name of the task's own training function; empty for the built-in loop. watches_steps: whether
         something can be called after each step of training.
+    name: of the federation, for people.
     """
 
     task: str
@@ -40,6 +41,7 @@ class FederationProfile:
     prepared_since: Mapping[str, int] = field(default_factory=dict)
     own_training: str = ""
     watches_steps: bool = True
+    name: str = ""
 
     @property
     def has_classifier_head(self) -> bool:

@@ -19,11 +19,10 @@ from unlearning.errors import (
     UnknownMethod,
     UnsupportedRequest,
 )
-from unlearning.methods import DEFAULT_METHOD
 from unlearning.requests import Granularity
 
 TARGET_FIELDS = ("what", "client", "class_label", "ids")
-DETAIL_FIELDS = ("method", "parameters", *REGISTER_FIELDS)
+DETAIL_FIELDS = ("method", "parameters", "hold_reason", *REGISTER_FIELDS)
 GRANULARITIES: Mapping[str, str] = {
     Granularity.CLIENT: "A whole client",
     Granularity.SAMPLE: "Some samples of a client",
@@ -94,8 +93,6 @@ def plan_page(
     draft = console.drafts.get(request.path_params["draft"])
     plan = console.service.plan(draft.target_to_plan)
     possible = [item for item in plan.methods if not item.refusal]
-    names = [item.method for item in possible]
-    chosen = DEFAULT_METHOD if DEFAULT_METHOD in names else next(iter(names), "")
     return console.render(
         request,
         "file_plan.html",
@@ -106,7 +103,12 @@ def plan_page(
         possible=possible,
         refused=[item for item in plan.methods if item.refusal],
         errors=errors or {},
-        typed={**dict.fromkeys(DETAIL_FIELDS, ""), "method": chosen, **draft.typed, **(typed or {})},
+        typed={
+            **dict.fromkeys(DETAIL_FIELDS, ""),
+            "method": plan.recommended,
+            **draft.typed,
+            **(typed or {}),
+        },
     )
 
 
@@ -144,6 +146,7 @@ def file_it(console: Console, request: Request, _form: FormData) -> Response:
             submitted_by=console.caller.name,
             idempotency_key=draft.key,
             particulars=draft.particulars,
+            hold_reason=draft.typed["hold_reason"],
         )
     except RequestError as exc:
         return summary_page(console, request, {"form": str(exc)}, _status(exc))

@@ -14,12 +14,13 @@ from starlette.responses import HTMLResponse, Response
 from server.console.auth import LoginLink
 from server.console.filing import Drafts
 from server.console.mirror import Mirror
+from server.console.telling import OUTCOME_WORDS
 from server.report.templating import environment
 from server.service.access import Caller
-from server.service.calls import CALLS, Report
+from server.service.calls import Report
 from server.service.client import DeletionClient
 from unlearning.gdpr import today
-from unlearning.requests import DeletionRequest
+from unlearning.requests import UNSHOWN_OUTCOMES, DeletionRequest
 
 _KEPT_REPORTS = 16
 
@@ -49,7 +50,7 @@ class Console:
 
     def may(self, call: str) -> bool:
         """Return whether the caller's role may make a call; the service decides, this only hides buttons."""
-        return self.caller.role in CALLS[call].roles
+        return self.caller.may(call)
 
     def find(self, request_id: str) -> DeletionRequest:
         """Return a request.
@@ -93,4 +94,5 @@ def _environment() -> Environment:
         moment=lambda value: f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}",
         day=lambda value: f"{value.astimezone(UTC):%Y-%m-%d}",
     )
+    made.globals.update(unshown=UNSHOWN_OUTCOMES, outcome_words=OUTCOME_WORDS)
     return made

@@ -24,7 +24,15 @@ from server.ledger import Due, Order, RequestFilter, RequestPage
 from server.service.calls import LedgerCheck
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import parse_day
-from unlearning.requests import ANSWERED_STATUSES, DeletionRequest, Status, Target, facts_of
+from unlearning.requests import (
+    ANSWERED_STATUSES,
+    UNSHOWN_OUTCOMES,
+    DeletionRequest,
+    Outcome,
+    Status,
+    Target,
+    facts_of,
+)
 
 PAGE = 50
 NEEDED_AT_ONCE = 20
@@ -44,13 +52,17 @@ FILTERS: Mapping[str, Mapping[str, Any]] = {
     "overdue": {"due": Due.OVERDUE},
     "due soon": {"due": Due.SOON},
     "held": {"held": True},
+    "not shown": {"outcomes": tuple(sorted(UNSHOWN_OUTCOMES))},
+    **{str(outcome): {"outcomes": (outcome,)} for outcome in Outcome},
     **{str(status): {"statuses": (status,)} for status in Status},
 }
-"""The filter of states; open is what is not answered yet."""
+"""The filter of states and outcomes; open is what is not answered yet."""
 NEEDS: Mapping[str, str] = {
     "overdue": "Overdue",
     "due soon": "Due within seven days",
+    str(Status.AWAITING): "Awaiting a decision",
     "failed": "Failed",
+    "not shown": "Nothing shown",
 }
 """What needs a person, by its filter, in the order of the work list."""
 COLUMNS = (

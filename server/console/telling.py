@@ -3,14 +3,22 @@
 from collections.abc import Mapping
 from datetime import date
 
-from unlearning.requests import DeletionRequest, Status
+from unlearning.requests import DeletionRequest, Outcome, Status
 
+OUTCOME_WORDS: Mapping[Outcome, str] = {outcome: str(outcome).replace("-", " ") for outcome in Outcome} | {
+    Outcome.TOO_FEW: "too few records to show",
+    Outcome.OVER_FORGETTING: "went too far",
+    Outcome.INDISTINGUISHABLE: "indistinguishable from retraining",
+}
+"""What a list says beside `carried out`."""
 _UNDER_WAY = (
     "Your request reached us on {received}. Since it was filed here, your records take no part in training. "
     "You will have our answer by {due}."
 )
 _SENTENCES: Mapping[Status, str] = {
     Status.RECEIVED: _UNDER_WAY,
+    Status.AWAITING: _UNDER_WAY,
+    Status.ACCEPTED: _UNDER_WAY,
     Status.SCHEDULED: _UNDER_WAY,
     Status.UNLEARNING: _UNDER_WAY,
     Status.RECOVERING: _UNDER_WAY,

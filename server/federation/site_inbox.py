@@ -117,6 +117,8 @@ def _progress(request: DeletionRequest) -> str:
     match request.status:
         case Status.COMPLETED:
             return f"{request.id} is completed. Its report: flower-unlearn report {request.id}"
+        case Status.AWAITING:
+            return f"{request.id} waits until the federation's officer has decided"
         case Status.FAILED | Status.CANCELLED | Status.REFUSED:
             reason = request.reason or request.refusal_reason or "no reason is given"
             return as_line(f"{request.id} is {request.status}: {reason}", _MAX_TEXT)

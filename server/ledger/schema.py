@@ -55,7 +55,9 @@ requests = sa.Table(
     sa.Column("status", sa.String(20), nullable=False),
     sa.Column("reason", sa.Text, nullable=False, default=""),
     sa.Column("retryable", sa.Boolean, nullable=False, default=False),
+    sa.Column("approvals_needed", sa.Integer, nullable=False, default=0),
     sa.Column("attempts", sa.Integer, nullable=False, default=0),
+    sa.Column("outcome", sa.String(20), nullable=True),  # requests.Outcome; null before it is completed
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("updated_at", UtcDateTime, nullable=False, index=True),
     sa.Column("result", sa.JSON, nullable=False, default={}),
@@ -85,7 +87,7 @@ sa.Index(
 
 # Lists are filtered, searched and sorted by these, and each scrape of the metrics reads what is due next.
 sa.Index("ix_requests_due_on", requests.c.due_on)
-sa.Index("ix_requests_status", requests.c.status, requests.c.due_on)
+sa.Index("ix_requests_status", requests.c.status, requests.c.due_on, requests.c.outcome)
 sa.Index("ix_requests_client_id", requests.c.client_id, requests.c.method, requests.c.submitted_by)
 
 # Each new request counts the open ones of its submitter.

@@ -19,7 +19,7 @@ from server.service.calls import (
     MethodDescription,
     Report,
 )
-from server.service.convert import from_message, to_message
+from server.service.convert import from_message, message_of, to_message
 from server.service.statuses import ServiceUnavailable, error_of
 from strategies.tls_files import TlsFiles, is_loopback
 from unlearning.gdpr import NOTHING_GIVEN, Particulars
@@ -57,6 +57,7 @@ class DeletionClient:
         self, address: str, tls: TlsFiles | None = None, *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> None:
         self._address = address
+        self._uses_tls = tls is not None
         self._timeout_s = timeout_s
         options: list[tuple[str, Any]] = [
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -87,13 +88,17 @@ class DeletionClient:
         self,
         target: Target,
         *,
-        method: str,
+        method: str = "",
         parameters: Mapping[str, Any] | None = None,
         submitted_by: str = "",
         idempotency_key: str = "",
         particulars: Particulars = NOTHING_GIVEN,
+        hold_reason: str = "",
     ) -> DeletionRequest:
-        """File a request; it is durable when this returns. A long list of samples goes in parts."""
+        """File a request; it is durable when this returns. A long list of samples goes in parts.
+
+        method: empty for the recommended one.
+        """
         new = NewRequest(
             target=target,
             method=method,
@@ -101,6 +106,7 @@ class DeletionClient:
             submitted_by=submitted_by,
             idempotency_key=idempotency_key,
             particulars=particulars,
+            hold_reason=hold_reason,
         )
         message = to_message(pb.SubmitRequestRequest, new)
         ids = list(message.target.sample_ids)
@@ -128,7 +134,7 @@ class DeletionClient:
         Raises:
             InvalidRequest: a value is missing, is not the verb's, or cannot be.
         """
-        message = pb.ChangeRequest(request_id=request_id, by=by, **VERBS[verb].check(values))
+        message = message_of(pb.ChangeRequest, request_id=request_id, by=by, **VERBS[verb].check(values))
         return from_message(DeletionRequest, self._call(f"{verb.capitalize()}Request", message))
 
     def get(self, request_id: str) -> DeletionRequest:
@@ -170,7 +176,7 @@ class DeletionClient:
                     yield item
                 return
             except grpc.RpcError as exc:
-                error = error_of(exc, self._address)
+                error = error_of(exc, self._address, uses_tls=self._uses_tls)
                 if not (connected and isinstance(error, ServiceUnavailable)):
                     raise error from exc
             try:
@@ -234,7 +240,7 @@ class DeletionClient:
         try:
             return self._calls[name](message, timeout=timeout_s or self._timeout_s, metadata=_version())
         except grpc.RpcError as exc:
-            raise error_of(exc, self._address) from exc
+            raise error_of(exc, self._address, uses_tls=self._uses_tls) from exc
 
 
 def open_call(channel: grpc.Channel, name: str) -> Any:

@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from server.console import forms
 from server.console.request_list import PAGE
+from server.ledger.records import LastRetry
 from tests.certificates import Authority
 from tests.deletion_service import FORGETTING, submit
 from tests.integration.console.conftest import Browser, Desk, errors
@@ -100,8 +101,8 @@ def test_the_work_list_begins_with_what_needs_a_person(desk: Desk, browser: Brow
     waits, soon = file(), file(due_on=today() + timedelta(days=2))
     page = browser.page("/requests")
     heads = [
-        page.index(f">{head}")
-        for head in ("Overdue</th", "Due within seven days</th", "Failed", "The rest (1)")
+        page.index('rowgroup">' + head)
+        for head in ("Overdue", "Due within seven days", "Failed", "The rest (1)")
     ]
     rows = [page.index(f'<a href="/requests/{item}"') for item in (late, soon, failed, waits)]
     assert sorted(heads + rows) == [place for pair in zip(heads, rows, strict=True) for place in pair]
@@ -135,7 +136,7 @@ def test_buttons_do_what_they_say(desk: Desk, browser: Browser) -> None:
     browser.follow(browser.post(f"/requests/{one.id}/cancel", confirmed="yes"))
     browser.follow(browser.post(f"/requests/{two.id}/retry", accept_score_loss="12.5"))
     assert desk.ledger.requests.get(one.id).status is Status.CANCELLED
-    assert desk.ledger.requests.accepted_loss(two.id) == (12.5, "ada")
+    assert desk.ledger.requests.last_retry(two.id) == LastRetry(accepted_loss=12.5, accepted_by="ada")
     assert "/cancel" not in browser.page(f"/requests/{one.id}")
     assert "/retry" not in browser.page(f"/requests/{two.id}")
 
@@ -146,7 +147,7 @@ def test_a_button_that_came_too_late_says_so(desk: Desk, browser: Browser) -> No
     desk.loop.move(request.id, Status.SCHEDULED, Status.UNLEARNING)
     answer = browser.post(f"/requests/{request.id}/cancel", confirmed="yes")
     assert answer.status_code == 409
-    assert "only a received or scheduled request" in errors(answer)["cancel"]
+    assert "only a request that has not begun" in errors(answer)["cancel"]
     assert errors(browser.post(f"/requests/{request.id}/retry", accept_score_loss="much"))["retry"]
     assert browser.post(f"/requests/{request.id}/explode").status_code == 400
     assert browser.post("/requests/r-000099/cancel", confirmed="yes").status_code == 404
@@ -278,11 +279,11 @@ def test_a_draft_that_is_gone_says_that_nothing_was_filed(desk: Desk) -> None:
 # Roles
 
 
-def test_an_officer_sees_no_button_and_is_refused_by_the_service(guarded: Desk, people: Authority) -> None:
+def test_an_auditor_sees_no_button_and_is_refused_by_the_service(guarded: Desk, people: Authority) -> None:
     """Reads everything; what it posts all the same the service refuses, and the refusal is in the ledger."""
-    operator, officer = people.certify("ada", "operator"), people.certify("olga", "officer")
+    operator, auditor = people.certify("ada", "operator"), people.certify("olga", "auditor")
     request = submit(guarded.calling(operator))
-    browser = guarded.browser(officer)
+    browser = guarded.browser(auditor)
     page = browser.page(f"/requests/{request.id}")
     assert "<form" not in page
     assert 'href="/file"' not in browser.page("/requests")

@@ -250,8 +250,7 @@ class LiveLoop:
             ):
                 continue
             try:
-                request = admit(context.ledger, scripted.new, now=context.writer.now(), by_operator=True)
-                _log.info("Request %s filed: forget %s", request.id, scripted.new.target.describe())
+                admit(context.ledger, scripted.new, now=context.writer.now(), by_operator=True)
             except RequestError as exc:
                 self._refused.add(key)
                 _log.error("The request of the run configuration, %s, is refused: %s", key, exc)

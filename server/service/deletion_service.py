@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ from unlearning.methods.method import Method
 from unlearning.methods.registry import METHODS
 from unlearning.requests import WITHOUT_DELETION, DeletionRequest, Status, Target
 
+_log = getLogger(__name__)
 _PAGE = 1000
 _LONGEST_SEARCH = 200
 _WITHOUT_RESULT = WITHOUT_DELETION | {Status.FAILED}
@@ -156,7 +158,20 @@ class DeletionService:
             case "amend":
                 given = {"what": Amendment(**given)}
         step: Callable[..., DeletionRequest] = getattr(self._ledger.decisions, verb)
-        return step(request_id, by=caller.submitter_name(by), now=self._clock(), **given)
+        done = step(request_id, by=caller.submitter_name(by), now=self._clock(), **given)
+        _log.info(
+            "Request %s: %s by %s; it is %s",
+            *(done.id, verb, caller.submitter_name(by), done.status),
+            extra={
+                "event": verb,
+                "request": done.id,
+                "by": caller.submitter_name(by),
+                "role": caller.role,
+                "status": done.status,
+                "due_on": done.due_on,
+            },
+        )
+        return done
 
     def report(self, caller: Caller, request_id: str) -> Report:
         """Return the report of a request, as JSON and as a page, its certificate and that one's timestamp.

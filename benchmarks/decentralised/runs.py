@@ -21,10 +21,10 @@ from benchmarks.decentralised.federation import (
     retained_examples,
     targets,
 )
+from benchmarks.decentralised.in_process import InProcessNetwork
 from benchmarks.decentralised.measures import measure_row, models, quick_accuracy
 from benchmarks.tables import Row
 from benchmarks.timing import time_call
-from client.peer.in_process import InProcessNetwork
 from unlearning.decentralised import (
     CorrectionSettings,
     Graph,

@@ -7,8 +7,8 @@ from functools import reduce
 import numpy as np
 import pytest
 
+from benchmarks.decentralised.in_process import InProcessNetwork
 from client.peer.gossip import Kind
-from client.peer.in_process import InProcessNetwork
 from client.peer.journal import Journal
 from client.peer.learner import SiteLearner
 from client.peer.record import PeerRules

@@ -1,7 +1,6 @@
 """What a client does with each message. All work is here, away from Flower's wiring in `client.app`."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from flwr.app import ArrayRecord, Context, Message, RecordDict
@@ -36,12 +35,12 @@ from strategies.sessions.payloads import INVITATION, Invitation
 from strategies.tls_files import TlsFiles
 from unlearning.errors import DataError, FlowerUnlearningError, SessionError
 from unlearning.methods.method import ClientSite, Reply
-from unlearning.methods.preparation import LocalRound
+from unlearning.methods.preparation import LocalRound, train_prepared
 from unlearning.methods.registry import method_named
 from unlearning.pseudonyms import is_keyed
 from unlearning.requests import Forget
 from unlearning.tasks.task import Examples, forgotten_mask, unknown_ids
-from unlearning.training import Trained, TrainingSettings, train
+from unlearning.training import Trained, TrainingSettings
 
 
 @message_handler
@@ -71,22 +70,15 @@ def _train_locally(
 ) -> tuple[Trained, dict[str, NDArray[Any]]]:
     """Train locally, with what prepared methods do in it; return the result and what they return beside it."""
     model, received = vector_of(arrays), by_preparation(beside_the_model(arrays))
-    step = partial(train, local.task, model, examples, training)
-    returns: dict[str, dict[str, NDArray[Any]]] = {}
-    for name, prepared in local.settings.preparations().items():
-        work = LocalRound(
-            client_id=str(local.values.get(CLIENT_ID, local.client_id)),
-            number=local.server_round,
-            task=local.task,
-            model=model,
-            examples=examples,
-            training=training,
-            store=local.memory.store(name),
-            arrays=received.get(name, {}),
-            returns=returns.setdefault(name, {}),
-        )
-        step = partial(prepared.preparation.train, prepared.options, work, step)
-    trained = step()
+    work = LocalRound(
+        client_id=str(local.values.get(CLIENT_ID, local.client_id)),
+        number=local.server_round,
+        task=local.task,
+        model=model,
+        examples=examples,
+        training=training,
+    )
+    trained, returns = train_prepared(local.settings.preparations(), work, local.memory.store, received)
     return trained, name_for_preparations(returns)
 
 

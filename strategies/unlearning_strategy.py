@@ -7,7 +7,6 @@ are recovery. The live loop drives the same four functions and keeps `state` in 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from logging import getLogger
-from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -27,15 +26,14 @@ from strategies.pending_exchange import PendingExchange, next_state
 from strategies.round_plan import RoundOutcome
 from unlearning.errors import MethodFailed
 from unlearning.methods.method import (
-    Instruction,
+    Instructions,
     Method,
     MethodParameters,
     PreparedStore,
     Problem,
-    Reply,
+    Replies,
     UnlearningState,
 )
-from unlearning.methods.registry import checked, method_named
 from unlearning.methods.updates import NUM_RETAINED, num_retained
 from unlearning.pseudonyms import names_of, reveal
 from unlearning.requests import NOTHING, Forget, Target
@@ -83,20 +81,6 @@ class UnlearningStrategy(Strategy):
         self._noise_key = noise_key
         self._asked: PendingExchange | None = None
 
-    @classmethod
-    def by_name(
-        cls, method: str, targets: Iterable[Target], fedavg: FedAvg, **parameters: Any
-    ) -> "UnlearningStrategy":
-        """Return the strategy that forgets `targets` by the method of that name, with its parameters.
-
-        Raises:
-            UnknownMethod: there is no such method.
-            UnsupportedRequest: the method cannot serve one of the targets.
-            InvalidRequest: a parameter is unknown or out of range.
-        """
-        chosen, wanted = method_named(method), tuple(targets)
-        return cls(chosen, wanted, fedavg, parameters=checked(chosen, wanted, parameters))
-
     def summary(self) -> None:
         """Log what is forgotten and how."""
         what = ", ".join(target.describe() for target in self.targets)
@@ -130,7 +114,7 @@ class UnlearningStrategy(Strategy):
         keys = self.fedavg.plan.subject_keys
         if keys is None or self._kept is None or not forget.sample_ids:
             return forget
-        return reveal(forget, names_of([keys.of(client)], self._kept.options.named_samples))
+        return reveal(forget, names_of([keys.of(client)], self._kept.preparation.named_samples))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -159,7 +143,7 @@ class UnlearningStrategy(Strategy):
             messages[client] = compose(self._asked.nodes[client], UNLEARN, server_round, values, record)
         return messages
 
-    def instructions(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> Mapping[str, Instruction]:
+    def instructions(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> Instructions:
         """Return the method's next exchange, by client id, however it travels; empty where it needs no client.
 
         Raises:
@@ -224,9 +208,7 @@ class UnlearningStrategy(Strategy):
         state = self.aggregate(accepted, refused)
         return model_record(state.parameters), None
 
-    def aggregate(
-        self, replies: Mapping[str, Reply], refused: Mapping[str, str] | None = None
-    ) -> UnlearningState:
+    def aggregate(self, replies: Replies, refused: Mapping[str, str] | None = None) -> UnlearningState:
         """Compute the method's state after an exchange, from those replies that may enter it.
 
         refused: clients whose answer could not even be read, with the reason.
@@ -257,7 +239,7 @@ class UnlearningStrategy(Strategy):
         kept = {name: num_retained(item) for name, item in accepted.items() if NUM_RETAINED in item.values}
         return self._commit(self.state, kept)
 
-    def _record(self, accepted: Mapping[str, Reply], reasons: Mapping[str, str]) -> None:
+    def _record(self, accepted: Replies, reasons: Mapping[str, str]) -> None:
         self.outcome = RoundOutcome(
             participants={client: reply.num_examples for client, reply in accepted.items()},
             refused=dict(sorted(reasons.items())),

@@ -231,8 +231,6 @@ def _app_run(settings: RunSettings) -> AppRun:
 
 def _serves(prepared: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     """Return whether a federation prepared so can be shared by those who want this; a training of its own is not."""
-    if any(
-        item.preparation.replaces_training for item in preparations("; ".join(prepared.values())).values()
-    ):
+    if any(item.replaces_training for item in preparations("; ".join(prepared.values())).values()):
         return dict(prepared) == dict(wanted)
     return all(prepared.get(method) == entry for method, entry in wanted.items())

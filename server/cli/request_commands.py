@@ -1,25 +1,24 @@
 """The commands about deletion requests: file, follow and list them, fetch reports. The verbs are in verbs.py."""
 
-import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import uuid4
 
 import typer
 from rich.console import Console
 
-from server.cli.connection import AsJson, RequestId, connection_of, options_of, user_name
-from server.cli.listings import show_table
-from server.cli.verbs import deadline_lines, due_cell, echo_lines
+from server.cli.connection import RequestId, connection_of, options_of, user_name
+from server.cli.verbs import deadline_lines, due_cell, parse_parameter, request_json
 from server.ledger import Event
 from server.service.client import DeletionClient
 from server.service.narrator import GOING_ON, Narrator
-from server.service.statuses import ServiceUnavailable
+from server.service.statuses import AccessDenied, ServiceUnavailable
+from strategies.command_line import say, show_fields, show_json, show_lines, show_table, wants_json
 from unlearning.errors import InvalidRequest, RequestError
-from unlearning.gdpr import Particulars, today
-from unlearning.methods import DEFAULT_METHOD
-from unlearning.requests import DeletionRequest, Granularity, Status, Target, parse_sample_ids
+from unlearning.gdpr import Particulars
+from unlearning.requests import DeletionRequest, Granularity, Outcome, Status, Target, parse_sample_ids
 from unlearning.runtime.command_output import is_read
 from unlearning.runtime.durable_files import write_atomically
 from unlearning.runtime.json_codec import to_plain
@@ -38,8 +37,8 @@ def request(
         int | None, typer.Option("--class", help="Forget this class on every client.")
     ] = None,
     method: Annotated[
-        str, typer.Option(help="The unlearning method; `methods` lists them.")
-    ] = DEFAULT_METHOD,
+        str, typer.Option(help="The unlearning method; left out, the one that `plan` recommends.")
+    ] = "",
     parameter: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A parameter of the method.")
     ] = None,
@@ -48,14 +47,18 @@ def request(
     ] = "",
     *,
     particulars: Particulars,
+    hold: Annotated[
+        str,
+        typer.Option(metavar="REASON", help="Hold it from the start, for this reason: it does not begin."),
+    ] = "",
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until the request has ended.")] = False,
 ) -> None:
     """File a deletion request; it is durable when this command returns."""
     targets = targets_of(client or [], samples, class_label)
-    parameters = dict(_parameter(text) for text in parameter or [])
+    parameters = dict(map(parse_parameter, parameter or []))
     key = key or str(uuid4())
     filed: list[DeletionRequest] = []
-    refused = 0
+    refusal: RequestError | None = None
     with connection_of(ctx).client() as service:
         for target in targets:
             try:
@@ -67,9 +70,10 @@ def request(
                     # one key for the command, so that running it again files nothing twice
                     idempotency_key=key if len(targets) == 1 else f"{key}/{target.client_id}",
                     particulars=particulars,
+                    hold_reason=hold,
                 )
             except RequestError as exc:
-                refused += 1
+                refusal = exc
                 typer.echo(f"Refused: {exc}", err=True)
             except ServiceUnavailable as exc:
                 raise ServiceUnavailable(
@@ -77,22 +81,23 @@ def request(
                 ) from exc
             else:
                 filed.append(done)
-                typer.echo(f"{done.id}  {done.status}  forget {target.describe()} with {done.method}")
+                what = f"forget {target.describe()} with {done.method}"
+                show_lines((done.id, done.status, what), data=request_json(done))
         over = [follow(service, done.id) for done in filed] if wait else []
-    if refused:
-        raise typer.Exit(2)
+    if refusal is not None:
+        raise typer.Exit(refusal.exit_code)
     if any(done.status is not Status.COMPLETED for done in over):
         raise typer.Exit(1)
 
 
-def status(ctx: typer.Context, request_id: RequestId, as_json: AsJson = False) -> None:
+def status(ctx: typer.Context, request_id: RequestId) -> None:
     """Show the state of a request."""
     with connection_of(ctx).client() as service:
         found = service.get(request_id)
-    if as_json:
-        typer.echo(json.dumps(_request_json(found), indent=2))
-        return
-    echo_lines(_request_lines(found))
+        waiting = _waiting(service) if found.is_open else ""
+    show_fields(_request_lines(found), request_json(found))
+    if waiting:
+        say(waiting)
 
 
 def list_requests(
@@ -100,15 +105,14 @@ def list_requests(
     only: Annotated[
         list[Status] | None, typer.Option("--status", help="Only requests of this status.")
     ] = None,
+    outcome: Annotated[list[Outcome] | None, typer.Option(help="Only requests of this outcome.")] = None,
     client: Annotated[str, typer.Option(help="Only requests about this client.")] = "",
-    as_json: AsJson = False,
 ) -> None:
     """List the requests in order of arrival."""
     with connection_of(ctx).client() as service:
-        found = service.list_requests(statuses=only or (), client_id=client)
-    if as_json:
-        typer.echo(json.dumps([_request_json(item) for item in found], indent=2))
-        return
+        found = service.list_requests(
+            statuses=tuple(only or ()), outcomes=tuple(outcome or ()), client_id=client
+        )
     rows = [
         (
             item.id,
@@ -121,7 +125,8 @@ def list_requests(
         )
         for item in found
     ]
-    show_table(("id", "forget", "method", "status", "filed (UTC)", "due", "reason"), rows, "No requests.")
+    columns = ("id", "forget", "method", "status", "filed (UTC)", "due", "reason")
+    show_table(columns, rows, "No requests.", data=[request_json(item) for item in found])
 
 
 def report(
@@ -138,12 +143,14 @@ def report(
         "certificate.json": found.certificate,
         "certificate.tsr": found.timestamp,
     }
+    written = {}
     for name, content in files.items():
         if content:
             stem, suffix = name.split(".")
             path = output / f"{stem}-{request_id}.{suffix}"
             write_atomically(path, content)
-            typer.echo(str(path))
+            written[name] = str(path)
+    show_lines(*([path] for path in written.values()), data=written)
 
 
 def targets_of(clients: Sequence[str], samples: Path | None, class_label: int | None) -> list[Target]:
@@ -171,21 +178,11 @@ def targets_of(clients: Sequence[str], samples: Path | None, class_label: int | 
     return [Target(Granularity.SAMPLE, clients[0], ids)]
 
 
-def _parameter(text: str) -> tuple[str, Any]:
-    name, separator, value = text.partition("=")
-    if not separator or not name:
-        raise InvalidRequest(f"--parameter takes NAME=VALUE, got {text!r}.")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value  # a bare word
-
-
-def _request_json(request: DeletionRequest) -> dict[str, Any]:
-    plain = {**to_plain(request), "days_left": request.days_left(today())}
-    plain |= {name: getattr(request, name).isoformat() for name in ("created_at", "updated_at")}
-    del plain["submitted_role"]  # which this form has never had
-    return plain
+def _waiting(service: DeletionClient) -> str:
+    """Say whom the run waits for; a client that asks about its own request is not told of others."""
+    with suppress(AccessDenied):
+        return service.clients().waiting
+    return ""
 
 
 def _request_lines(request: DeletionRequest) -> Iterator[tuple[str, str]]:
@@ -195,7 +192,8 @@ def _request_lines(request: DeletionRequest) -> Iterator[tuple[str, str]]:
     if request.reason:
         yield "reason", request.reason
     if request.status is Status.FAILED:
-        yield "retry", f"flower-unlearn retry {request.id}" if request.retryable else "would not help"
+        another = "" if request.retryable else " --method NAME"  # the same again would not help
+        yield "retry", f"flower-unlearn retry {request.id}{another}"
     yield from deadline_lines(request)
     yield "method", request.method
     yield "parameters", ", ".join(f"{name}={value}" for name, value in request.parameters.items()) or "–"
@@ -216,15 +214,20 @@ def watch(ctx: typer.Context, request_id: RequestId) -> None:
 
 
 def follow(service: DeletionClient, request_id: str, console: Console | None = None) -> DeletionRequest:
-    """Print the states of a request until it has ended, and return it then; end where the output has no reader."""
-    console = console or Console(highlight=False)
+    """Print the states of a request until it has ended, and return it then; end where the output has no reader.
+
+    With `--json` each state, event and round is an object on its line.
+    """
+    console = console or Console(highlight=False, quiet=wants_json())
     narrator = Narrator(console)
     request: DeletionRequest | None = None
     status = Status.RECEIVED
-    if waiting := service.clients().waiting:
+    if waiting := _waiting(service):
         narrator.say(waiting)
     with narrator.show_progress():
         for item in service.watch(request_id):
+            if wants_json():
+                show_json({"type": type(item).__name__, **to_plain(item)}, indent=None)
             if isinstance(item, DeletionRequest):
                 request, status = item, item.status
             else:
@@ -248,6 +251,9 @@ def _outcome(request: DeletionRequest) -> str:
         return (
             f"{head}. {request.reason and request.reason + ' '}Its report: flower-unlearn report {request.id}"
         )
-    again = f" Try again: flower-unlearn retry {request.id}" if request.retryable else ""
+    again = ""
+    if request.status is Status.FAILED:
+        another = "" if request.retryable else " --method NAME"
+        again = f" Try again: flower-unlearn retry {request.id}{another}"
     reason = request.reason or request.refusal_reason
     return f"{head}{f': {reason}' if reason else ''}.{again}"

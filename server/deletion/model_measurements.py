@@ -1,6 +1,6 @@
 """Measurements of the model during a deletion: before it, unlearned, and after recovery rounds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -84,14 +84,16 @@ def _measure_each(
         outputs_before=deletion.outputs_before if stage != "before" else None,
         learns_change=opened.context.settings.mia_u_classifiers,
     )
-    found = {}
+    found, newest = {}, {}
     for request_id, target in zip(deletion.request_ids, deletion.targets, strict=True):
-        newest = of_model(**_forgotten_by(opened.concerned(target), observed))
-        found[request_id] = (*deletion.measurements.get(request_id, ()), newest)
+        clients = tuple(opened.concerned(target))
+        if clients not in newest:  # what a client forgets in all its requests together
+            newest[clients] = of_model(**_forgotten_by(clients, observed))
+        found[request_id] = (*deletion.measurements.get(request_id, ()), newest[clients])
     return found
 
 
-def _forgotten_by(clients: list[str], observed: ModelObservations) -> dict[str, Any]:
+def _forgotten_by(clients: Sequence[str], observed: ModelObservations) -> dict[str, Any]:
     """Return what a measurement says of these clients' forgotten examples, and what is missing of it."""
     mine = [observed.forgotten[client] for client in clients if client in observed.forgotten]
     missing = [

@@ -1,22 +1,25 @@
 """The requests as they are filed and read."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from server.ledger import chain, row_seals, schema, statements, texts
+from server.ledger import chain, request_search, row_seals, schema, statements, texts
 from server.ledger.database import Database
 from server.ledger.records import (
     ACCEPTED_LOSS,
     AMENDED,
+    ATTEMPTS_BEFORE,
     DAY,
+    HELD,
     SUBMITTED,
     TARGET_FIELDS,
     UNBOUNDED,
     Allowance,
+    LastRetry,
     LimitExceeded,
     NewRequest,
     as_json,
@@ -24,6 +27,8 @@ from server.ledger.records import (
     no_such_request,
     request_number,
 )
+from server.ledger.request_search import RequestFilter, RequestPage
+from server.ledger.texts import Kind
 from unlearning.errors import ConflictingRequest, IllegalMove
 from unlearning.gdpr import SOON, Particulars
 from unlearning.pseudonyms import SubjectKeys
@@ -69,16 +74,8 @@ class Requests:
                 _refuse_another(connection, known, new, listed)
                 return known
             _refuse_if_over(connection, new, allowance, now)
-            row = insert_row(connection, new, days, now, listed)
-            written = {kind: getattr(new.particulars, kind) for kind in texts.OF_FILERS}
-            last_round = connection.scalar(sa.select(sa.func.max(schema.rounds.c.sequence))) or 0
-            detail = {
-                "last_round_sequence": last_round,  # where watching the rounds begins
-                **texts.write(connection, row.number, written),
-                row_seals.REQUEST_SHA256: row_seals.request_hash(connection, row),
-            }
-            chain.append(connection, row.number, SUBMITTED, actor=new.submitted_by, detail=detail, now=now)
-            return statements.request_in(connection, row)
+            why = {"reason": f"{new.method}: {new.why}"} if new.why else {}
+            return file_request(connection, new, days, now, listed, by=new.submitted_by, detail=why)
 
     def get(self, request_id: str) -> DeletionRequest:
         """Return the request with this id.
@@ -128,16 +125,9 @@ class Requests:
         *,
         statuses: Iterable[Status] | None = None,
         client_id: str | None = None,
-        after: int = 0,
-        limit: int | None = None,
     ) -> list[DeletionRequest]:
-        """Return the requests in order of arrival, of these statuses and this client where given, without ids.
-
-        after, limit: those after the request of a number, and how many at most.
-        """
-        query = sa.select(_requests).where(_requests.c.number > after).order_by(_requests.c.number)
-        if limit is not None:
-            query = query.limit(limit)
+        """Return the requests in order of arrival, of these statuses and this client where given, without ids."""
+        query = sa.select(_requests).order_by(_requests.c.number)
         if statuses is not None:
             query = query.where(_requests.c.status.in_([str(status) for status in statuses]))
         if client_id is not None:
@@ -145,18 +135,32 @@ class Requests:
         with self.database.reading() as connection:
             return texts.requests_of(connection, connection.execute(query).all())
 
-    def accepted_loss(self, request_id: str) -> tuple[float, str]:
-        """Return how many points of score the request's last retry lets the model lose, and who accepted it."""
+    def page(self, wanted: RequestFilter, *, today: date) -> RequestPage:
+        """Return the requests that a filter finds, without ids; deadlines are seen from `today`."""
+        with self.database.reading() as connection:
+            numbers, total = request_search.find(connection, wanted, today)
+            query = sa.select(_requests).where(_requests.c.number.in_(numbers))
+            found = texts.requests_of(connection, connection.execute(query).all() if numbers else ())
+        by_number = {request_number(request.id): request for request in found}
+        return RequestPage(tuple(by_number[number] for number in numbers), total)
+
+    def last_retry(self, request_id: str) -> LastRetry:
+        """Return what a request's newest retry says, or of one that was filed in another's place its filing."""
         events = schema.events
         retried = (events.c.request_number == request_number(request_id)) & (
-            events.c.from_status == str(Status.FAILED)
+            (events.c.from_status == str(Status.FAILED)) | (events.c.kind == SUBMITTED)
         )
         query = sa.select(events.c.detail, events.c.actor).where(retried).order_by(events.c.sequence.desc())
         with self.database.reading() as connection:
-            row = connection.execute(query.limit(1)).one_or_none()
-        return (0.0, "") if row is None else (float(row.detail.get(ACCEPTED_LOSS, 0.0)), row.actor)
+            detail, actor = connection.execute(query.limit(1)).one()
+        loss = float(detail.get(ACCEPTED_LOSS, 0.0))
+        return LastRetry(
+            accepted_loss=loss,
+            accepted_by=actor if loss else "",
+            attempts_before=detail.get(ATTEMPTS_BEFORE, 0),
+        )
 
-    def text_commitment(self, request_id: str, kind: texts.Kind) -> str | None:
+    def text_commitment(self, request_id: str, kind: Kind) -> str | None:
         """Return the salted hash of a request's newest text of this kind; None where there never was one."""
         with self.database.reading() as connection:
             return texts.digest_of(connection, request_id, kind)
@@ -185,7 +189,8 @@ def _refuse_another(connection: sa.Connection, known: DeletionRequest, new: NewR
     """Refuse a new request under a key that has made another one."""
     asked = (known.target, known.method, known.parameters)
     if (
-        asked == (new.target.without_ids(), new.method, new.parameters)
+        (known.is_held or not new.hold_reason)
+        and asked == (new.target.without_ids(), new.method, new.parameters)
         and _says_same(connection, known, new.particulars)
         and statements.names_same(connection, request_number(known.id), listed)
     ):
@@ -215,8 +220,50 @@ def _says_same(connection: sa.Connection, known: DeletionRequest, given: Particu
     return given == written
 
 
+def file_request(
+    connection: sa.Connection,
+    new: NewRequest,
+    days: tuple[date, date],
+    now: datetime,
+    listed: str,
+    *,
+    by: str,
+    detail: Mapping[str, Any] | None = None,
+    extension: tuple[int, str] = (0, ""),
+) -> DeletionRequest:
+    """Write a new request down: filed, held where it is to be, and waiting where people decide before it begins.
+
+    days, listed: as `insert_row` takes them. by: who files it. extension: the days and the reason of a deadline that
+        was extended already.
+    """
+    row = insert_row(connection, new, days, now, listed, extended_days=extension[0])
+    written = {kind: getattr(new.particulars, kind) for kind in texts.OF_FILERS}
+    last_round = connection.scalar(sa.select(sa.func.max(schema.rounds.c.sequence))) or 0
+    said = {
+        **(detail or {}),
+        "last_round_sequence": last_round,  # where watching the rounds begins
+        **texts.write(connection, row.number, written | {Kind.EXTENSION: extension[1]}),
+        row_seals.REQUEST_SHA256: row_seals.request_hash(connection, row),
+    }
+    chain.append(connection, row.number, SUBMITTED, actor=by, detail=said, now=now)
+    filed = statements.request_in(connection, row)
+    if new.approvals_needed:
+        filed = statements.write_move(connection, filed, Status.AWAITING, actor=row_seals.ACTOR, now=now)
+    if new.hold_reason:
+        reason = {Kind.HOLD: new.hold_reason}
+        filed = statements.write_change(
+            connection, filed, HELD, actor=by, now=now, written=reason, is_held=True
+        )
+    return filed
+
+
 def insert_row(
-    connection: sa.Connection, new: NewRequest, days: tuple[date, date], now: datetime, listed: str = ""
+    connection: sa.Connection,
+    new: NewRequest,
+    days: tuple[date, date],
+    now: datetime,
+    listed: str = "",
+    extended_days: int = 0,
 ) -> sa.Row[Any]:
     """Write a new request and the list of its ids; return its row. days: of its receipt, and of its deadline."""
     values = columns_of(
@@ -230,6 +277,7 @@ def insert_row(
         updated_at=now,
         received_on=days[0],
         due_on=days[1],
+        extended_days=extended_days,
     )
     row = connection.execute(sa.insert(_requests).values(values).returning(*_requests.c)).one()
     if new.target.sample_ids:

@@ -8,21 +8,25 @@ because a federation can change while a request waits.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from logging import getLogger
 from typing import Any
 from uuid import uuid4
 
-from server.ledger import FEDERATION, UNBOUNDED, Allowance, Ledger, NewRequest
+from server.ledger import APPROVAL, FEDERATION, UNBOUNDED, Allowance, Ledger, NewRequest
 from server.requests.privacy_budget import check_budget
-from unlearning.errors import InvalidRequest, UnknownClient
+from server.requests.recommending import recommend, safest_first, waits_for
+from unlearning.errors import InvalidRequest, RequestError, UnknownClient
+from unlearning.gdpr import check_reason
 from unlearning.methods.eligibility import FederationProfile, check_eligible
 from unlearning.methods.method import Method
-from unlearning.methods.preparation import Prepared
+from unlearning.methods.preparation import Preparation
 from unlearning.methods.registry import check_supports, method_named, preparations, validated_parameters
 from unlearning.methods.safe_range import beyond_safe_range
 from unlearning.pseudonyms import PREFIX, is_keyed, names_of
 from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Target
 from unlearning.runtime.json_codec import from_plain
 
+_log = getLogger(__name__)
 # How many ids an error message lists; a federation may have thousands of clients.
 _SHOWN = 20
 
@@ -37,12 +41,13 @@ def admit(
 ) -> DeletionRequest:
     """Check a new request and write it down; it is durable when this returns.
 
+    A request without a method gets the one that is recommended; the reason is in its first event.
     The method's default parameters are written down too, so that a request says everything about
     itself. Without an idempotency key it gets one; one that its submitter has used before returns the request it made.
     by_operator: whether an operator files it, who may choose parameters beyond the method's safe ranges.
 
     Raises:
-        InvalidRequest: a parameter, the key or the submitter's name is malformed, or beyond the safe range.
+        InvalidRequest: a parameter, the key, a reason or the submitter's name is malformed, or beyond the safe range.
         UnknownMethod: there is no such method.
         UnsupportedRequest: the method does not work at this granularity, or not in this federation.
         UnknownClient: the federation has no such client.
@@ -55,19 +60,50 @@ def admit(
     _check_text("submitter's name", new.submitted_by)
     _check_ids(new.target)
     target = ledger.key_target(new.target)
-    method, complete = _resolve(target, new.method, new.parameters, by_operator=by_operator)
     # A request sent twice gets its first answer. What is forgotten already is answered by the deletion that forgot it.
-    if ledger.requests.find(new.idempotency_key, new.submitted_by, new.submitted_role) is None:
+    known = ledger.requests.find(new.idempotency_key, new.submitted_by, new.submitted_role)
+    if not new.method:
+        new = _with_method(ledger, new, target, known)
+    method, complete = _resolve(target, new.method, new.parameters, by_operator=by_operator)
+    approvals = 0
+    if known is None:
         _check_client(ledger, target)
         if not ledger.answers(target):
             _check_eligible(ledger, target, method, complete)
-    return ledger.requests.submit(
-        replace(new, target=target, parameters=complete), now=now, allowance=allowance
+            approvals = approvals_needed(ledger)
+    complete_request = replace(
+        new,
+        target=target,
+        parameters=complete,
+        hold_reason=new.hold_reason and check_reason("a hold", new.hold_reason),
+        approvals_needed=approvals,
     )
+    filed = ledger.requests.submit(complete_request, now=now, allowance=allowance)
+    if known is None:
+        _log.info(
+            "Request %s is filed by %s: forget %s with %s",
+            *(filed.id, filed.submitted_by, filed.target.describe(), filed.method),
+            extra={
+                "event": "filed",
+                "request": filed.id,
+                "by": filed.submitted_by,
+                "role": filed.submitted_role,
+                "status": filed.status,
+                "due_on": filed.due_on,
+            },
+        )
+    return filed
 
 
-def check_admissible(ledger: Ledger, target: Target, *, method: str, parameters: Mapping[str, Any]) -> None:
-    """Refuse what `admit` would refuse, but for idempotency keys.
+def approvals_needed(ledger: Ledger) -> int:
+    """Return how many people must accept a request that is filed now, before it begins."""
+    return int(ledger.facts().get(APPROVAL, 0))
+
+
+def check_admissible(
+    ledger: Ledger, target: Target, *, method: str, parameters: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Refuse what `admit` would refuse, but for idempotency keys; return all the method's parameters.
 
     Raises:
         InvalidRequest: a parameter is malformed.
@@ -78,6 +114,7 @@ def check_admissible(ledger: Ledger, target: Target, *, method: str, parameters:
     found, complete = _resolve(target, method, parameters, by_operator=True)  # its filer was checked then
     _check_client(ledger, target)
     _check_eligible(ledger, target, found, complete)
+    return complete
 
 
 def _resolve(
@@ -94,6 +131,48 @@ def _resolve(
             code="beyond-safe-range",
         )
     return method, valid.model_dump(mode="json")
+
+
+def _with_method(
+    ledger: Ledger, new: NewRequest, target: Target, known: DeletionRequest | None
+) -> NewRequest:
+    """Return a request that names no method with the recommended one; one that is known already as it was filed.
+
+    Raises:
+        InvalidRequest: it has parameters, and of no method.
+        UnknownClient: the federation has no such client.
+        UnsupportedRequest: no method can serve it.
+    """
+    if new.parameters:
+        raise InvalidRequest(
+            f"The parameters {', '.join(sorted(new.parameters))} are given without a method. Name the method.",
+            code="parameters-of-no-method",
+        )
+    if known is not None:
+        return replace(new, method=known.method, parameters=known.parameters)
+    _check_client(ledger, target)
+    if answering := ledger.answers(target):
+        why = f"All of it was forgotten by {' and '.join(answering)}."
+        return replace(new, method=ledger.requests.get(answering[-1]).method, why=why)
+    online = {record.client_id for record in ledger.clients() if record.online}
+
+    def is_admissible(name: str) -> bool:
+        try:
+            check_admissible(ledger, target, method=name, parameters={})
+        except RequestError:
+            return False
+        return True
+
+    advised = recommend(
+        target.granularity,
+        federation_of(ledger),
+        is_admissible=is_admissible,
+        absent_for=lambda name: waits_for(method_named(name), target, online),
+        here={},
+    )
+    if not advised.method:
+        check_admissible(ledger, target, method=safest_first()[0], parameters={})  # says what is in the way
+    return replace(new, method=advised.method, why=advised.why)
 
 
 def _check_ids(target: Target) -> None:
@@ -131,11 +210,11 @@ def _check_eligible(ledger: Ledger, target: Target, method: Method, parameters: 
     check_budget(ledger, target, method, parameters)
 
 
-def _name_samples(ledger: Ledger, target: Target, prepared: Iterable[Prepared]) -> Target:
+def _name_samples(ledger: Ledger, target: Target, prepared: Iterable[Preparation]) -> Target:
     """Return `target` with those ids in clear that preparations name: they compare them."""
     if ledger.keys is None or target.client_id is None or not target.sample_ids:
         return target
-    known = {name for one in prepared for name in one.options.named_samples}
+    known = {name for one in prepared for name in one.named_samples}
     names = names_of([ledger.keys.of(target.client_id)], known)
     return replace(target, sample_ids=frozenset(names.get(item, item) for item in target.sample_ids))
 

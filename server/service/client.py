@@ -1,12 +1,12 @@
 """The client half of the deletion service: typed calls that raise the service's own errors."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
-from server.ledger import Event, NewRequest, Refusal, RoundRecord
+from server.ledger import Event, NewRequest, Refusal, RequestFilter, RequestPage, RoundRecord
 from server.ledger.records import request_number
 from server.requests.plan_data import Plan
 from server.service import deletion_pb2 as pb
@@ -19,12 +19,12 @@ from server.service.calls import (
     MethodDescription,
     Report,
 )
-from server.service.convert import from_message, to_message
+from server.service.convert import from_message, message_of, to_message
 from server.service.statuses import ServiceUnavailable, error_of
 from strategies.tls_files import TlsFiles, is_loopback
 from unlearning.gdpr import NOTHING_GIVEN, Particulars
 from unlearning.protocol import PROTOCOL, own_version
-from unlearning.requests import DeletionRequest, Status, Target
+from unlearning.requests import DeletionRequest, Target
 from unlearning.runtime.json_codec import from_plain
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class DeletionClient:
         self, address: str, tls: TlsFiles | None = None, *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> None:
         self._address = address
+        self._uses_tls = tls is not None
         self._timeout_s = timeout_s
         options: list[tuple[str, Any]] = [
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -87,13 +88,17 @@ class DeletionClient:
         self,
         target: Target,
         *,
-        method: str,
+        method: str = "",
         parameters: Mapping[str, Any] | None = None,
         submitted_by: str = "",
         idempotency_key: str = "",
         particulars: Particulars = NOTHING_GIVEN,
+        hold_reason: str = "",
     ) -> DeletionRequest:
-        """File a request; it is durable when this returns. A long list of samples goes in parts."""
+        """File a request; it is durable when this returns. A long list of samples goes in parts.
+
+        method: empty for the recommended one.
+        """
         new = NewRequest(
             target=target,
             method=method,
@@ -101,6 +106,7 @@ class DeletionClient:
             submitted_by=submitted_by,
             idempotency_key=idempotency_key,
             particulars=particulars,
+            hold_reason=hold_reason,
         )
         message = to_message(pb.SubmitRequestRequest, new)
         ids = list(message.target.sample_ids)
@@ -128,24 +134,24 @@ class DeletionClient:
         Raises:
             InvalidRequest: a value is missing, is not the verb's, or cannot be.
         """
-        message = pb.ChangeRequest(request_id=request_id, by=by, **VERBS[verb].check(values))
+        message = message_of(pb.ChangeRequest, request_id=request_id, by=by, **VERBS[verb].check(values))
         return from_message(DeletionRequest, self._call(f"{verb.capitalize()}Request", message))
 
     def get(self, request_id: str) -> DeletionRequest:
         """Return one request in its present state."""
         return self._ask("GetRequest", DeletionRequest, request_id=request_id)
 
-    def list_requests(
-        self, *, statuses: Iterable[Status | str] = (), client_id: str = ""
-    ) -> list[DeletionRequest]:
-        """Return the requests in order of arrival, of these statuses and this client where given."""
-        names = [str(status) for status in statuses]
+    def page(self, wanted: RequestFilter) -> RequestPage:
+        """Return one page of the requests that a filter finds, and how many there are on all."""
+        answer = self._call("ListRequests", to_message(pb.ListRequestsRequest, wanted))
+        return from_message(RequestPage, answer)
+
+    def list_requests(self, **wanted: Any) -> list[DeletionRequest]:
+        """Return all requests that a filter (`RequestFilter`) finds, in order of arrival."""
         found: list[DeletionRequest] = []
         after = 0
         while True:
-            page = self._ask_list(
-                "ListRequests", DeletionRequest, statuses=names, client_id=client_id, after=after
-            )
+            page = self.page(RequestFilter(**wanted, after=after)).requests
             found += page
             if len(page) < LIST_PAGE:
                 return found
@@ -170,7 +176,7 @@ class DeletionClient:
                     yield item
                 return
             except grpc.RpcError as exc:
-                error = error_of(exc, self._address)
+                error = error_of(exc, self._address, uses_tls=self._uses_tls)
                 if not (connected and isinstance(error, ServiceUnavailable)):
                     raise error from exc
             try:
@@ -234,7 +240,7 @@ class DeletionClient:
         try:
             return self._calls[name](message, timeout=timeout_s or self._timeout_s, metadata=_version())
         except grpc.RpcError as exc:
-            raise error_of(exc, self._address) from exc
+            raise error_of(exc, self._address, uses_tls=self._uses_tls) from exc
 
 
 def open_call(channel: grpc.Channel, name: str) -> Any:

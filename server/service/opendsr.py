@@ -26,7 +26,6 @@ from server.ledger import NewRequest
 from server.service.access import Caller
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import Particulars
-from unlearning.methods import DEFAULT_METHOD
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
 API_VERSION = "2.0"
@@ -40,6 +39,8 @@ _KEY_PREFIX = "opendsr:"
 _OWN_ID = re.compile(r"r-[0-9]{1,9}")
 _STATUS: Mapping[Status, str] = {
     Status.RECEIVED: "pending",
+    Status.AWAITING: "pending",
+    Status.ACCEPTED: "pending",
     Status.SCHEDULED: "pending",
     Status.UNLEARNING: "in_progress",
     Status.RECOVERING: "in_progress",
@@ -47,6 +48,7 @@ _STATUS: Mapping[Status, str] = {
     Status.COMPLETED: "completed",
     Status.CANCELLED: "cancelled",
     Status.REFUSED: "cancelled",
+    Status.REPLACED: "cancelled",
 }
 
 
@@ -79,7 +81,7 @@ class Extension(_Said):
     """What OpenDSR has no words for: the client whose data it is, the method, and the request's particulars."""
 
     client_id: str = Field("", description="The client; may be left out with a client's own token.")
-    method: str = DEFAULT_METHOD
+    method: str = Field("", description="The method; left out, the one that a plan recommends.")
     parameters: dict[str, Any] = Field({}, description="The method's parameters.")
 
 

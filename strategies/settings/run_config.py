@@ -25,7 +25,7 @@ from strategies.tls_files import is_loopback
 from strategies.update_limits import CountLimits, Limits
 from unlearning.errors import ConfigurationError
 from unlearning.methods.eligibility import unfit_preparations
-from unlearning.methods.preparation import Prepared
+from unlearning.methods.preparation import Preparation, task_prepared
 from unlearning.methods.registry import method_named, preparations
 from unlearning.tasks.settings import TaskSettings, problems
 from unlearning.tasks.task import Task
@@ -95,7 +95,7 @@ class RunSettings(
             wrong += exc.problems
         else:
             for prepared in switched_on.values():
-                wrong += prepared.preparation.training_problems(prepared.options, self.training(1))
+                wrong += prepared.training_problems(self.training(1))
         return [*wrong, *self.bound_problems()]
 
     def bound_problems(self) -> list[str]:
@@ -164,7 +164,7 @@ class RunSettings(
             )
         return wrong
 
-    def preparations(self) -> dict[str, Prepared]:
+    def preparations(self) -> dict[str, Preparation]:
         """Return what `prepare` switches on, by method."""
         return preparations(self.prepare)
 
@@ -181,12 +181,10 @@ class RunSettings(
         switched_on = self.preparations().values()
         wrong = unfit_preparations(task, map(method_named, self.preparations()))
         for prepared in switched_on:
-            wrong += prepared.preparation.problems(prepared.options, task, self.num_clients)
+            wrong += prepared.problems(task, self.num_clients)
         if wrong:
             raise ConfigurationError(wrong)
-        for prepared in switched_on:
-            task = prepared.preparation.prepared_task(prepared.options, task)
-        return task
+        return task_prepared(switched_on, task)
 
     def training(self, server_round: int, *, augment: bool | None = None) -> TrainingSettings:
         """Return how clients train in `server_round` (from 1); the learning rate decays with it.

@@ -114,9 +114,9 @@ def test_a_tool_files_waits_and_keeps_the_proof(tmp_path: Path) -> None:
             "--timestamp-authority",
             str(authority.file),
         )
-        assert "holds    signature" in said
-        assert "holds    ledger" in said
-        assert "holds    time" in said
+        assert "holds\tsignature" in said
+        assert "holds\tledger" in said
+        assert "holds\ttime" in said
         [request] = federation.ledger.requests.select()
         assert request.submitted_by == "tool"
     receiver.close()

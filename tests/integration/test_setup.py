@@ -1,12 +1,28 @@
-"""What `setup` makes on the hosts; that a federation runs with it and deletes, test_guide.py tells."""
+"""A server and three sites are set up by the commands alone, each on a host of its own, and delete something."""
 
+import json
+import os
 import shlex
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 
-from server.operations.federation_toml import read_federation_file
-from strategies.settings.run_config import RunSettings
-from strategies.tls_files import TlsFiles
+import pytest
+
+from benchmarks.process_group import ProcessGroup
+from server.ledger import Ledger
+from server.ledger.database import Database
+from server.state_directory.ledger_address import ledger_url
+from strategies.installation import program
+from tests.integration.namespaces import Network, network_or_skip
 from tests.programs import run_program
+
+SERVER = "server"
+SITES = ("hospital-0", "hospital-1", "hospital-2")
+WITHIN_S = 240.0
 
 
 class Places:
@@ -22,11 +38,20 @@ class Places:
             ["--state-root", str(self.state), "--units-dir", str(self.units)] if all_of_them else []
         )
 
-    def environment(self) -> dict[str, str]:
-        """What the environment's file sets, read as systemd and a shell read it."""
-        lines = (self.config / "environment").read_text().splitlines()
-        words = [word for line in lines for word in shlex.split(line, comments=True)]
-        return dict(word.split("=", 1) for word in words if "=" in word)
+    def environment(self, file: str = "environment") -> dict[str, str]:
+        """What the file sets, read as systemd and a shell read it."""
+        lines = (self.config / file).read_text().splitlines()
+        words = [shlex.split(line, comments=True) for line in lines]
+        return dict(word.split("=", 1) for found in words for word in found if "=" in word)
+
+    def command(self, unit: str) -> list[str]:
+        """The command of a unit, its variables filled in."""
+        text = (self.units / f"{unit}.service").read_text().replace("\\\n", " ")
+        [line] = [line for line in text.splitlines() if line.startswith("ExecStart=")]
+        words = shlex.split(line.removeprefix("ExecStart="))
+        for name, value in self.environment().items():
+            words = [word.replace(f"${{{name}}}", value) for word in words]
+        return words
 
 
 def setup(*arguments: str) -> str:
@@ -86,18 +111,120 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path):
     assert "client-key.pub is not there" in " ".join(said.split())
 
 
-def test_the_sessions_that_setup_prepares_have_their_files(tmp_path):
-    """The server's are there, and the site's where `--answer` puts them."""
-    server, site = Places(tmp_path / "server"), Places(tmp_path / "site")
-    setup("setup", "server", "hearts", "fed.example.org", *server.options())
-    file = read_federation_file(server.config / "federation.toml")
-    run = RunSettings.from_run_config({**file.run_settings(), "transport": "session"})
-    assert run.session_address == "fed.example.org:9101"
-    tls = TlsFiles.from_settings(run.to_run_config())
-    assert tls is not None
-    tls.server_credentials()
-    setup("site", "setup", "hospital-0", "fed.example.org", "--data-dir", "/data", *site.options())
-    node = dict(word.split("=", 1) for word in shlex.split(site.environment()["NODE_CONFIG"]))
-    names = [f"session-tls-{part}" for part in ("ca", "cert", "key")]
-    expected = [site.config / name for name in ("ca.crt", "hospital-0.pem", "hospital-0.key")]
-    assert [Path(node[name]) for name in names] == expected
+@pytest.fixture
+def network() -> Iterator[Network]:
+    with network_or_skip([SERVER, *SITES]) as made:
+        yield made
+
+
+class Hosts:
+    """Commands and units on the hosts of a network."""
+
+    def __init__(self, network: Network, directory: Path, stack: ExitStack) -> None:
+        self.network, self._stack, self._directory = network, stack, directory
+        self.places = {name: Places(directory / name) for name in (SERVER, *SITES)}
+        self.groups: dict[str, ProcessGroup] = {}
+
+    def environment(self, host: str, *files: str) -> dict[str, str]:
+        found = {**os.environ, **dict.fromkeys(("grpc_proxy", "http_proxy", "https_proxy"), "")}
+        for file in ("environment", *files):
+            found |= self.places[host].environment(file)
+        return found
+
+    def run(self, host: str, *command: str, files: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.network.command_on(host, [program(command[0]), *command[1:]]),
+            env=self.environment(host, *files),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def start(self, host: str, unit: str) -> None:
+        """As `systemctl start` does."""
+        group = ProcessGroup(
+            f"{host}-{unit}",
+            self.network.command_on(host, self.places[host].command(unit)),
+            environment=self.environment(host),
+            directory=self._directory / host / unit,
+        )
+        self._stack.callback(group.kill)
+        group.start()
+        self.groups[f"{host} {unit}"] = group
+
+    def until(self, host: str, command: tuple[str, ...], text: str, files: tuple[str, ...] = ()) -> str:
+        """Repeat a command until it says `text`."""
+        deadline = time.monotonic() + WITHIN_S
+        while text not in (said := (done := self.run(host, *command, files=files)).stdout + done.stderr):
+            tails = "\n".join(group.log_text()[-800:] for group in self.groups.values())
+            assert time.monotonic() < deadline, f"{said}\n{tails}"
+            time.sleep(3.0)  # a look is a command, a second of processor time
+        return said
+
+
+@pytest.mark.slow
+@pytest.mark.hosts
+@pytest.mark.timeout(900)
+def test_four_hosts_are_set_up_by_the_commands_alone(network, tmp_path):
+    """The guide's commands in the guide's order: rounds, then a deletion that is signed and verified."""
+    with ExitStack() as stack:
+        hosts = Hosts(network, tmp_path, stack)
+        server, address, began = hosts.places[SERVER], network.address(SERVER), time.monotonic()
+        setup("setup", "server", "hearts", address, *server.options())
+        with (server.config / "federation.toml").open("a") as file:
+            file.write('dataset = "digits"\nround-interval-s = 1.0\ntransport = "session"\n')
+        for unit in ("flower-superlink", "flower-superexec", "flower-unlearning"):
+            hosts.start(SERVER, unit)
+        hosts.until(
+            SERVER, ("flwr", "supernode", "list", "federation", "--format", "json"), '"success": true'
+        )
+        for number, name in enumerate(SITES):
+            site = hosts.places[name]
+            part = ("--part-id", str(number), "--num-parts", str(len(SITES)))
+            setup("site", "setup", name, address, *part, *site.options())
+            folder = site.config / "to-server" / name
+            let_in = ("setup", "client", name, str(folder), *server.options(all_of_them=False))
+            done = hosts.run(SERVER, "flower-unlearn", *let_in)
+            assert done.returncode == 0, done.stdout + done.stderr
+            answer = server.state / "to-site" / name
+            setup("site", "setup", name, address, "--answer", str(answer), *site.options())
+            hosts.start(name, "flower-supernode")
+        hosts.start(SERVER, "flower-unlearning-supervisor")
+
+        operator = ("operator.environment",)
+        hosts.until(SERVER, ("flower-unlearn", "clients"), "hospital-2", operator)
+        asked = ("flower-unlearn", "request", "--client", "hospital-1", "--method", "not", "--key", "k")
+        hosts.until(SERVER, asked, "r-000001", operator)
+        hosts.until(SERVER, ("flower-unlearn", "status", "r-000001"), "completed", operator)
+        ledger = Ledger(Database(ledger_url(server.state / "state")))
+        first = ledger.rounds()[0]
+        ledger.close()
+        # The streams that `setup` has prepared are used, by all.
+        assert sorted(first.metrics["session"]) == list(SITES)
+        print(
+            f"first round after {(first.at - datetime.now(UTC)).total_seconds() + time.monotonic() - began:.0f} s"
+        )
+        done = hosts.run(
+            SERVER, "flower-unlearn", "report", "r-000001", "--output", str(tmp_path), files=operator
+        )
+        certificate, report = tmp_path / "certificate-r-000001.json", tmp_path / "report-r-000001.json"
+        assert json.loads(report.read_text())["request"]["client_id"] == "hospital-1", done.stdout
+        key = server.config / "certificate-key" / "certificate-signing.pub"
+        verify = ("flower-unlearn", "verify", str(certificate), "--public-key", str(key), "--service")
+        checked = hosts.run(SERVER, *verify, "--report", str(report), files=operator)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        assert "holds\tsignature" in checked.stdout
+        print(
+            f"first deletion verified after {time.monotonic() - began:.0f} s; load {os.getloadavg()[0]:.1f}"
+        )
+        # A site sees its own request with its own certificate, and `check` finds nothing wrong on any host.
+        assert "r-000001" in hosts.run("hospital-1", "flower-unlearn", "list").stdout
+        # Namespaces share the machine's processes, so each sees the others' federation too, and is not to speak of it.
+        for name in (SERVER, *SITES):
+            places = hosts.places[name]
+            where = ("--config-dir", str(places.config), "--state-dir", str(places.state / "state"))
+            found = hosts.run(
+                name, "flower-unlearn", "check", *(() if name == SERVER else ("--client", *where))
+            )
+            assert found.returncode == 0, found.stdout + found.stderr

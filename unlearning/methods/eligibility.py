@@ -7,7 +7,7 @@ from typing import Any
 from unlearning.errors import InvalidRequest, MethodFailed, UnsupportedRequest
 from unlearning.methods.classifier_head import head_slots, size_of
 from unlearning.methods.method import Method, MethodInfo, Need
-from unlearning.methods.preparation import Prepared
+from unlearning.methods.preparation import Preparation
 from unlearning.own_training import takes_after_step
 from unlearning.requests import Granularity, Target
 from unlearning.tasks.own_code import name_of
@@ -25,6 +25,7 @@ class FederationProfile:
     flops_per_example: of one training step, by PyTorch's formulas; 0 where it was not counted.
     own_training: the name of the task's own training function; empty for the built-in loop. watches_steps: whether
         something can be called after each step of training.
+    input_dimensions: of one example, 3 of a picture with channels, 1 of a row of numbers; 0 where it is not known.
     """
 
     task: str
@@ -40,6 +41,7 @@ class FederationProfile:
     prepared_since: Mapping[str, int] = field(default_factory=dict)
     own_training: str = ""
     watches_steps: bool = True
+    input_dimensions: int = 0
 
     @property
     def has_classifier_head(self) -> bool:
@@ -64,7 +66,7 @@ class FederationProfile:
 
 
 def check_eligible(
-    method: Method, target: Target, federation: FederationProfile, prepared: Mapping[str, Prepared]
+    method: Method, target: Target, federation: FederationProfile, prepared: Mapping[str, Preparation]
 ) -> None:
     """Refuse a request that the federation cannot serve by this method.
 
@@ -102,7 +104,7 @@ def check_eligible(
         )
     if reason := unfit_training(info, federation.own_training, watches_steps=federation.watches_steps):
         raise UnsupportedRequest(f"{reason} Choose another method.", code="own-training")
-    alone = [name for name, other in prepared.items() if other.preparation.stands_alone and name != info.name]
+    alone = [name for name, other in prepared.items() if other.stands_alone and name != info.name]
     if alone:
         raise UnsupportedRequest(
             f"This federation trains its model in a way that only {alone[0]} can undo (prepare = "
@@ -140,7 +142,7 @@ def unfit_preparations(task: Task, methods: Iterable[Method]) -> list[str]:
 
 
 def _check_prepared(
-    method: Method, target: Target, federation: FederationProfile, prepared: Mapping[str, Prepared]
+    method: Method, target: Target, federation: FederationProfile, prepared: Mapping[str, Preparation]
 ) -> None:
     info = method.info
     assert info.preparation is not None
@@ -159,7 +161,7 @@ def _check_prepared(
             "round(s). Choose another method.",
             code="prepared-too-late",
         )
-    reason = info.preparation.refusal(prepared[info.name].options, target)
+    reason = prepared[info.name].refusal(target)
     if reason:
         raise UnsupportedRequest(
             f"{info.title} cannot forget {target.describe()}: {reason}", code="not-prepared-for-target"

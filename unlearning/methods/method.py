@@ -18,21 +18,20 @@ and updates is in `unlearning.methods.updates`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, TypeAlias
 
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypeVar
 
-from unlearning.certified.privacy_accountant import AccountedRelease
 from unlearning.certified.sensitivity import Sensitivity
 from unlearning.errors import MethodFailed
 from unlearning.methods.classifier_head import head_slots
 from unlearning.methods.costs import Cost, CostSymbols, WorkDone
-from unlearning.methods.preparation import OptionsT, Preparation
+from unlearning.methods.preparation import Preparation, PreparationT
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Forget, Granularity
 from unlearning.runtime.stores import MemoryStore, Store
@@ -72,6 +71,7 @@ class MethodInfo:
     asks_everyone: whether `Problem.retained` is every retained client online, not a sample as in a round.
     draws_noise: whether its model may leave with noise, which takes a secret key and is counted against a budget.
     moves_model: whether it moves the model itself, before recovery.
+    is_exact: whether its model is one that was trained without the forgotten data, up to rounding.
     preparation: what it does in training rounds before any request; None if it needs no preparation.
     """
 
@@ -90,7 +90,8 @@ class MethodInfo:
     asks_everyone: bool = False
     draws_noise: bool = False
     moves_model: bool = True
-    preparation: Preparation | None = None
+    is_exact: bool = False
+    preparation: type[Preparation] | None = None
 
 
 class MethodParameters(BaseModel):
@@ -104,22 +105,22 @@ ParametersT = TypeVar("ParametersT", bound=MethodParameters, default=Any)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedStore(Generic[OptionsT]):
+class PreparedStore(Generic[PreparationT]):
     """What the server kept for a method that was prepared for.
 
-    options: of its preparation.
+    preparation: with its options.
     store: what its preparation kept of the training rounds, by client id.
     next_store: what takes the place of `store` when this unlearning is committed, if anything is written to
         it; empty before the first exchange. For methods whose unlearning rewrites history.
     """
 
-    options: OptionsT
+    preparation: PreparationT
     store: Store
     next_store: Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(Generic[ParametersT, OptionsT]):
+class Problem(Generic[ParametersT, PreparationT]):
     """What is given for the whole of one unlearning.
 
     task: what is learnt; the server half may look at its model's layers, and has no data.
@@ -150,7 +151,7 @@ class Problem(Generic[ParametersT, OptionsT]):
     training: TrainingSettings
     parameters: ParametersT
     round: int = 0
-    kept: PreparedStore[OptionsT] | None = None
+    kept: PreparedStore[PreparationT] | None = None
     noise_key: bytes | None = field(default=None, repr=False)
 
     @property
@@ -192,6 +193,12 @@ class Reply:
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
     buffers: Vector | None = None
+
+
+Instructions: TypeAlias = Mapping[str, Instruction]
+"""What each client is asked, by its id."""
+Replies: TypeAlias = Mapping[str, Reply]
+"""What clients answered, by their ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,31 +262,17 @@ class UnlearningState:
         return replace(self, parameters=parameters, exchanges=self.exchanges + 1, finished=finished)
 
 
-class SensitivityBound(Protocol):
-    """What tells how far a model unlearned now may be from the retrained one."""
-
-    def __call__(
-        self,
-        targets: frozenset[str],
-        model: str,
-        earlier: Sequence[AccountedRelease],
-        *,
-        declared: float | None,
-        unmet: tuple[str, ...],
-    ) -> tuple[Sensitivity | None, tuple[str, ...]]:
-        """Return the sensitivity of forgetting `targets` from the model of the hash `model`; what a proof lacks.
-
-        declared: a distance measured elsewhere, where nothing is proven. unmet: what else is missing to a proof.
-        """
+SensitivityBound: TypeAlias = Callable[..., tuple[Sensitivity | None, tuple[str, ...]]]
+"""What tells how far a model unlearned now may be from the retrained one (`hf_online_bound.KeptBound`)."""
 
 
-class Method(ABC, Generic[ParametersT, OptionsT]):
-    """An unlearning method, with its parameters and its preparation's options. It holds no state of its own."""
+class Method(ABC, Generic[ParametersT, PreparationT]):
+    """An unlearning method, with its parameters and its preparation. It holds no state of its own."""
 
     info: MethodInfo
     Parameters: type[ParametersT]
 
-    def begin(self, problem: Problem[ParametersT, OptionsT], parameters: Vector) -> UnlearningState:
+    def begin(self, problem: Problem[ParametersT, PreparationT], parameters: Vector) -> UnlearningState:
         """Return the state before the first exchange: the model as it is, unless a method says otherwise.
 
         Raises:
@@ -297,9 +290,7 @@ class Method(ABC, Generic[ParametersT, OptionsT]):
         return UnlearningState(parameters=parameters)
 
     @abstractmethod
-    def configure(
-        self, problem: Problem[ParametersT, OptionsT], state: UnlearningState
-    ) -> Mapping[str, Instruction]:
+    def configure(self, problem: Problem[ParametersT, PreparationT], state: UnlearningState) -> Instructions:
         """Say whom to ask what in the next exchange, by client id."""
 
     @abstractmethod
@@ -308,10 +299,7 @@ class Method(ABC, Generic[ParametersT, OptionsT]):
 
     @abstractmethod
     def aggregate(
-        self,
-        problem: Problem[ParametersT, OptionsT],
-        state: UnlearningState,
-        replies: Mapping[str, Reply],
+        self, problem: Problem[ParametersT, PreparationT], state: UnlearningState, replies: Replies
     ) -> UnlearningState:
         """Return the state after an exchange. `replies` lacks the clients that did not answer.
 
@@ -319,10 +307,12 @@ class Method(ABC, Generic[ParametersT, OptionsT]):
             MethodFailed: the replies do not suffice, or a number makes no sense.
         """
 
-    def cost(self, given: CostSymbols, parameters: ParametersT, options: OptionsT | None) -> Cost | None:
+    def cost(
+        self, given: CostSymbols, parameters: ParametersT, preparation: PreparationT | None
+    ) -> Cost | None:
         """Compute what the unlearning phase costs, by a closed formula; None where there is none.
 
-        options: of the preparation that is switched on; None where there is none.
+        preparation: that is switched on; None where there is none.
         """
         return None
 
@@ -331,7 +321,7 @@ class Method(ABC, Generic[ParametersT, OptionsT]):
         return 0
 
     def sensitivity_bound(
-        self, options: OptionsT, store: Store, initial: Callable[[], Vector]
+        self, preparation: PreparationT, store: Store, initial: Callable[[], Vector]
     ) -> SensitivityBound:
         """Return what bounds the sensitivity of this method's releases, from what its preparation has kept in `store`.
 
@@ -339,7 +329,7 @@ class Method(ABC, Generic[ParametersT, OptionsT]):
         """
         raise NotImplementedError(f"{self.info.title} draws no noise.")
 
-    def kept(self, problem: Problem[ParametersT, OptionsT]) -> PreparedStore[OptionsT]:
+    def kept(self, problem: Problem[ParametersT, PreparationT]) -> PreparedStore[PreparationT]:
         """Return what the server kept for this method.
 
         Raises:
@@ -357,12 +347,10 @@ class Method(ABC, Generic[ParametersT, OptionsT]):
         return problem.kept
 
 
-class AsksNobody(Method[ParametersT, OptionsT]):
+class AsksNobody(Method[ParametersT, PreparationT]):
     """The three functions of a method that is finished once it has begun."""
 
-    def configure(
-        self, problem: Problem[ParametersT, OptionsT], state: UnlearningState
-    ) -> Mapping[str, Instruction]:
+    def configure(self, problem: Problem[ParametersT, PreparationT], state: UnlearningState) -> Instructions:
         """Ask no client."""
         return {}
 
@@ -375,10 +363,7 @@ class AsksNobody(Method[ParametersT, OptionsT]):
         raise MethodFailed("This method asks nothing of clients.", retryable=False)
 
     def aggregate(
-        self,
-        problem: Problem[ParametersT, OptionsT],
-        state: UnlearningState,
-        replies: Mapping[str, Reply],
+        self, problem: Problem[ParametersT, PreparationT], state: UnlearningState, replies: Replies
     ) -> UnlearningState:
         """Return `state`: there is nothing to add."""
         return state

@@ -1,7 +1,7 @@
 """Methods that do as another one does and look at what it is given and gives, or change one thing about it."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -14,9 +14,7 @@ from unlearning.methods.method import (
     Instruction,
     Method,
     PreparedStore,
-    Problem,
     Reply,
-    UnlearningState,
 )
 from unlearning.runtime.stores import MemoryStore
 from unlearning.testing.deletions import Wrapped
@@ -42,36 +40,16 @@ class Watched(Wrapped):
 
     seen = ""
 
-    def _look(self, call: str, given: Mapping[str, Any], do: Callable[[], Result]) -> Result:
-        """Do the call, and note what it has changed of what it was given."""
-        before = copy.deepcopy(given)
-        result = do()
-        changed = [name for name in before if not are_equal(before[name], given[name])]
+    def call(self, name: str, **given: Any) -> Any:
+        """Do the call, and note what it has changed of what it was given; a site's store and memo may change."""
+        site = given.get("site")
+        looked_at = given if site is None else {**given, "site": (site.forget, site.retain)}
+        before = copy.deepcopy(looked_at)
+        result = super().call(name, **given)
+        changed = [one for one in before if not are_equal(before[one], looked_at[one])]
         if changed and not self.seen:
-            self.seen = f"{call}() changed its {changed[0]}"
+            self.seen = f"{name}() changed its {changed[0]}"
         return result
-
-    def begin(self, problem: Problem, parameters: Any) -> UnlearningState:
-        """Look at `begin`."""
-        given = {"problem": problem, "parameters": parameters}
-        return self._look("begin", given, partial(super().begin, problem, parameters))
-
-    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
-        """Look at `configure`."""
-        given = {"problem": problem, "state": state}
-        return self._look("configure", given, partial(super().configure, problem, state))
-
-    def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
-        """Look at `client_step`; its site's store and memo are there to be written to."""
-        given = {"instruction": instruction, "forget": site.forget, "retain": site.retain}
-        return self._look("client_step", given, partial(super().client_step, instruction, site))
-
-    def aggregate(
-        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
-    ) -> UnlearningState:
-        """Look at `aggregate`."""
-        given = {"problem": problem, "state": state, "replies": replies}
-        return self._look("aggregate", given, partial(super().aggregate, problem, state, replies))
 
 
 class WithMemo(Wrapped):
@@ -116,7 +94,7 @@ def are_equal(one: Any, other: Any) -> bool:
         case partial():
             return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
         case PreparedStore():
-            return are_equal(one.store, other.store) and bool(one.options == other.options)
+            return are_equal(one.store, other.store) and bool(one.preparation == other.preparation)
         case Mapping():
             return one.keys() == other.keys() and all(are_equal(one[key], other[key]) for key in one)
         case list() | tuple():

@@ -61,9 +61,10 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="session")
 def identities(authority: Authority) -> dict[str, TlsFiles]:
-    """The service's certificate, and one of each role; `client` is client 3, `nobody` has no role."""
-    people = {"operator": "ada", "officer": "olga", "client": "3"}
+    """The service's certificate, and one of each role; `both` is operator and officer, `nobody` has no role."""
+    people = {"operator": "ada", "officer": "olga", "auditor": "alma", "client": "3"}
     files = {role: authority.certify(name, role) for role, name in people.items()}
+    files["both"] = authority.certify("bea", "operator", "officer")
     return {**files, "nobody": authority.certify("eve"), "server": authority.certify("server")}
 
 

@@ -67,6 +67,10 @@ class Outcome(StrEnum):
     GUARANTEED = "guaranteed"
 
 
+UNSHOWN_OUTCOMES = frozenset({Outcome.NOT_SHOWN, Outcome.TOO_FEW, Outcome.OVER_FORGETTING})
+"""After these the person may not be told that the model knows less than before."""
+
+
 _ENDS_UNBEGUN = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REFUSED})
 LEGAL_MOVES: Mapping[Status, frozenset[Status]] = {
     Status.RECEIVED: _ENDS_UNBEGUN | {Status.AWAITING, Status.SCHEDULED},

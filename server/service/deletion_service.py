@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from server.ledger import (
+    FEDERATION,
     LEFT_OUT,
     SITE_PROBLEMS,
     WAITING,
@@ -200,7 +201,11 @@ class DeletionService:
             )
             for client in self._ledger.clients()
         ]
-        return FederationClients(tuple(statuses), waiting="\n".join(_what_to_know(self._ledger)))
+        return FederationClients(
+            tuple(statuses),
+            waiting="\n".join(_what_to_know(self._ledger)),
+            federation=str((self._ledger.facts().get(FEDERATION) or {}).get("name", "")),
+        )
 
     def methods(self, _: Caller) -> list[MethodDescription]:
         """Return every method and what it states about itself."""

@@ -202,6 +202,23 @@ class Target:
         return replace(self, sample_ids=frozenset(), num_samples=self.num_samples)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownSamples:
+    """What a client says of samples that it is asked for.
+
+    unknown: those that it does not have.
+    forgotten: those that it may never use again, each with the forgotten class that it is of; None where it is of none.
+    """
+
+    unknown: frozenset[str] = frozenset()
+    forgotten: Mapping[str, int | None] = field(default_factory=dict)
+
+    def only(self, sample_ids: frozenset[str]) -> "KnownSamples":
+        """Return what is said of these samples."""
+        forgotten = {item: label for item, label in self.forgotten.items() if item in sample_ids}
+        return KnownSamples(unknown=self.unknown & sample_ids, forgotten=forgotten)
+
+
 def list_ids(sample_ids: Iterable[str]) -> str:
     """Return the one text that stands for a set of ids: a JSON list, sorted, without blanks, letters as they are."""
     return json.dumps(sorted(sample_ids), separators=(",", ":"), ensure_ascii=False)

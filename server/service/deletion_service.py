@@ -215,7 +215,7 @@ class DeletionService:
     def plan(self, caller: Caller, target: Target) -> Plan:
         """Return what serving a target would take, by every method."""
         access.check_may_file(caller, target)
-        return plan(self._ledger, target)
+        return plan(self._ledger, target, now=self._clock())
 
     def refusals(self, _: Caller, *, after: int, limit: int, caller: str) -> list[Refusal]:
         """Return the newest refusals after a sequence number, in order; caller: only those of this one."""

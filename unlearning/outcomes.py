@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from unlearning.requests import DeletionRequest, Outcome
+from unlearning.requests import UNSHOWN_OUTCOMES, DeletionRequest, Outcome
 
 WEAKEST_GUARANTEE = 10.0
 """Of ε: a larger one lets an observer's odds grow by more than e^10, which guarantees nothing."""
@@ -37,7 +37,7 @@ def weakest(outcomes: Iterable[Outcome | None]) -> Outcome | None:
 
 def is_shown(outcome: Outcome) -> bool:
     """Return whether something may be said of the model, beside that the records are not used any more."""
-    return outcome not in (Outcome.OVER_FORGETTING, Outcome.NOT_SHOWN, Outcome.TOO_FEW)
+    return outcome not in UNSHOWN_OUTCOMES
 
 
 def describe_request(request: DeletionRequest) -> str:

@@ -22,6 +22,7 @@ from server.report import words
 from server.service.access import Caller, may_cancel
 from server.service.narrator import GOING_ON, MEANINGS
 from server.service.statuses import AccessDenied
+from unlearning.advice import advice_for
 from unlearning.errors import IllegalMove, InvalidRequest, RequestError, RequestNotFound
 from unlearning.gdpr import MAX_EXTENSION_DAYS, Amendment, one_month_after, today
 from unlearning.outcomes import describe_request
@@ -179,6 +180,7 @@ def request_page(
         figure=figure,
         headline=headline,
         verdict=verdict,
+        advice=advice_for(asked),
         reasons=reasons,
         actions={
             name: action

@@ -178,7 +178,7 @@ def test_a_completed_request_has_one_outcome_in_ledger_report_and_certificate(
 ) -> None:
     """That of the report's verdict: PUF proves nothing, and is not training without the data."""
     request, *_ = trained.ledger.requests.select()
-    folder = trained.directory / "server" / "reports" / request.id
+    folder = trained.directory / "reports" / request.id
     report = json.loads((folder / "report.json").read_text())
     certified = json.loads((folder / "certificate.json").read_text())["certificate"]
     assert request.outcome is not None

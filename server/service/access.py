@@ -33,7 +33,8 @@ LOCAL = "local"
 class Caller:
     """The caller: a name, a role (None where the certificate carries none), and whether a certificate says so.
 
-    credential: what proves it, `certificate` or `token`.
+    credential: what proves it, `certificate` or `token`. may_erase_clients: a right that a token can lack.
+    is_sandbox: what it asks for changes nothing.
     """
 
     name: str
@@ -41,6 +42,8 @@ class Caller:
     certified: bool = True
     problem: str = ""
     credential: str = "certificate"
+    may_erase_clients: bool = True
+    is_sandbox: bool = False
 
     @property
     def is_client(self) -> bool:

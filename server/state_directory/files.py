@@ -24,6 +24,8 @@ SUBJECT_KEY = "subject-key"
 """The key of the hashes that stand for sample ids (`server.state_directory.subject_key`)."""
 CALLBACKS = "callbacks"
 """Callbacks that the deletion service still owes (`server.service.callbacks`)."""
+TOKEN_USES = "http-token-uses.json"
+"""On which day each token of the HTTP API was used last (`server.service.tokens`)."""
 REPLACED, RESTORING, RESTORE_JOURNAL = "replaced-", "restoring", "restoring.json"
 """What restores moved aside, the copies of one, and its journal (`server.operations.restore`)."""
 SUPERLINK_DATABASE = Path("/var/lib/flower-unlearning/superlink.db")
@@ -32,6 +34,7 @@ FOLDERS = (CHECKPOINTS, KEPT, REPORTS, SHADOWS)
 _OURS = (
     *FOLDERS,
     CALLBACKS,
+    TOKEN_USES,
     SETTINGS_FILE,
     UNDONE_FILE,
     NOISE_SECRET,

@@ -2,6 +2,7 @@
 
 import fcntl
 import threading
+from datetime import datetime
 from pathlib import Path
 from typing import IO
 
@@ -15,11 +16,15 @@ from tests.deletion_service import NOW
 from tests.raising import refuses
 
 
+def opened(path: Path, now: datetime = NOW) -> Tokens:
+    return Tokens(path, path.with_name("uses.json"), lambda: now)
+
+
 def test_a_token_stands_for_a_name_and_a_role(tmp_path: Path) -> None:
     """The file, mode 600, does not have the token itself."""
     path = tmp_path / "tokens.json"
     token = make_token(path, "hospital-0", Role.CLIENT, NOW)
-    caller = Tokens(path).caller_of(f"Bearer {token}")
+    caller = opened(path).caller_of(f"Bearer {token}")
     assert (caller.name, caller.role, caller.certified) == ("hospital-0", Role.CLIENT, True)
     assert path.stat().st_mode & 0o777 == 0o600
     assert token not in path.read_text()
@@ -31,14 +36,14 @@ def test_anything_else_stands_for_nobody(tmp_path: Path, header: str) -> None:
     """A caller without a role, which every call refuses."""
     path = tmp_path / "tokens.json"
     make_token(path, "3", Role.CLIENT, NOW)
-    assert Tokens(path).caller_of(header).role is None
+    assert opened(path).caller_of(header).role is None
 
 
 def test_two_callers_have_two_tokens(tmp_path: Path) -> None:
     """And one caller may have two, so that one can be replaced without a gap."""
     path = tmp_path / "tokens.json"
     made = [make_token(path, name, Role.CLIENT, NOW) for name in ("3", "3", "4")]
-    known = Tokens(path)
+    known = opened(path)
     assert [known.caller_of(f"Bearer {token}").name for token in made] == ["3", "3", "4"]
 
 
@@ -51,7 +56,7 @@ def test_a_third_token_of_a_caller_is_refused_until_the_older_ones_are_removed(t
         make_token(path, "3", Role.CLIENT, NOW)
     command = CliRunner().invoke(app, ["http-token", str(path), "3", "--remove-older"])
     assert "1 token(s) of 3 as client removed" in command.stdout
-    known = Tokens(path)
+    known = opened(path)
     assert [known.caller_of(f"Bearer {token}").role for token in (first, second)] == [None, Role.CLIENT]
     assert len(read_tokens(path)) == 2
 
@@ -95,7 +100,7 @@ def test_a_file_that_is_damaged_later_lets_nobody_in(tmp_path: Path) -> None:
     """Until it is repaired; the operator's log says why."""
     path = tmp_path / "tokens.json"
     token = make_token(path, "3", Role.CLIENT, NOW)
-    known, content = Tokens(path), path.read_bytes()
+    known, content = opened(path), path.read_bytes()
     path.write_bytes(content[:-5])
     assert known.caller_of(f"Bearer {token}").role is None
     path.write_bytes(content)
@@ -126,7 +131,7 @@ def test_the_command_makes_and_removes_tokens(tmp_path: Path) -> None:
     """The token goes to the standard output alone, so that it can go into a file of mode 600."""
     path = tmp_path / "tokens.json"
     made = CliRunner().invoke(app, ["http-token", str(path), "ada", "--role", "operator"])
-    assert Tokens(path).caller_of(f"Bearer {made.stdout.strip()}").role is Role.OPERATOR
+    assert opened(path).caller_of(f"Bearer {made.stdout.strip()}").role is Role.OPERATOR
     removed = CliRunner().invoke(app, ["http-token", str(path), "ada", "--role", "operator", "--remove"])
     assert "1 token(s) of ada as operator removed" in removed.stdout
     assert read_tokens(path) == ()

@@ -35,7 +35,7 @@ from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings
 
-METHOD, PREPARATION = ExactRidge(), SendSums()
+METHOD = ExactRidge()
 NUM_CLIENTS = 10
 Data = Mapping[str, Examples]
 
@@ -108,7 +108,7 @@ def _measured(task: Task, data: Data, test: Examples, target: Target, l2: float)
 
 def _trained(task: Task, data: Data, l2: float) -> tuple[Vector, PreparedStore]:
     """Return the model after two rounds, and what the server keeps of them."""
-    layer, options, store = layer_of(task), PREPARATION.Options(l2=l2), MemoryStore()
+    layer, options, store = layer_of(task), SendSums(l2=l2), MemoryStore()
     start = np.zeros(layer.weight.numel() + layer.out_features, dtype=str(task.dtype).removeprefix("torch."))
     sums = {client: Statistics.of(examples, layer) for client, examples in data.items()}
     done = FederatedRound(
@@ -118,9 +118,9 @@ def _trained(task: Task, data: Data, l2: float) -> tuple[Vector, PreparedStore]:
         models={client: (len(examples), start) for client, examples in data.items()},
         arrays={client: one.to_arrays() for client, one in sums.items()},
     )
-    PREPARATION.keep(options, done, store)
+    options.keep(done, store)
     head = solve([sums[client] for client in sorted(sums)], l2)
-    kept = PreparedStore(options=options, store=store, next_store=MemoryStore())
+    kept = PreparedStore(preparation=options, store=store, next_store=MemoryStore())
     return parameters_of(head.matrix, layer, start), kept
 
 

@@ -1,11 +1,6 @@
-"""What a client does with each message. All work is here, away from Flower's wiring in `client.app`.
-
-For shadow federations a client trains each model on its half of the examples, and computes what the models make of
-examples. It keeps nothing of them; data that was forgotten, or is withheld, takes no part in their training.
-"""
+"""What a client does with each message. All work is here, away from Flower's wiring in `client.app`."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from flwr.app import ArrayRecord, Context, Message, RecordDict
@@ -13,7 +8,7 @@ from numpy.typing import NDArray
 
 from client.answering import Handler, add_site_requests, message_handler, record_past
 from client.last_answer import LastAnswer
-from client.measurements import measure, measured_sets, sampling_generator
+from client.measurements import measure
 from client.memory import memory_of
 from client.site_work import ClientWork, SiteCache, Sites, client_id_of
 from strategies.messages import (
@@ -37,18 +32,15 @@ from strategies.messages import (
 )
 from strategies.sessions.client_session import run_client_session
 from strategies.sessions.payloads import INVITATION, Invitation
-from strategies.shadow_rounds import FIT_SHADOWS, HELD_OUT, TRAIN_SHADOWS, shadow_arrays, shadow_models
 from strategies.tls_files import TlsFiles
 from unlearning.errors import DataError, FlowerUnlearningError, SessionError
 from unlearning.methods.method import ClientSite, Reply
-from unlearning.methods.preparation import LocalRound
+from unlearning.methods.preparation import LocalRound, train_prepared
 from unlearning.methods.registry import method_named
-from unlearning.parameters import Vector
 from unlearning.pseudonyms import is_keyed
 from unlearning.requests import Forget
-from unlearning.tasks.task import Examples, forgotten_mask, join, unknown_ids
-from unlearning.training import Trained, TrainingSettings, train
-from unlearning.verification.shadow_models import fit_models, train_models
+from unlearning.tasks.task import Examples, forgotten_mask, unknown_ids
+from unlearning.training import Trained, TrainingSettings
 
 
 @message_handler
@@ -78,22 +70,15 @@ def _train_locally(
 ) -> tuple[Trained, dict[str, NDArray[Any]]]:
     """Train locally, with what prepared methods do in it; return the result and what they return beside it."""
     model, received = vector_of(arrays), by_preparation(beside_the_model(arrays))
-    step = partial(train, local.task, model, examples, training)
-    returns: dict[str, dict[str, NDArray[Any]]] = {}
-    for name, prepared in local.settings.preparations().items():
-        work = LocalRound(
-            client_id=str(local.values.get(CLIENT_ID, local.client_id)),
-            number=local.server_round,
-            task=local.task,
-            model=model,
-            examples=examples,
-            training=training,
-            store=local.memory.store(name),
-            arrays=received.get(name, {}),
-            returns=returns.setdefault(name, {}),
-        )
-        step = partial(prepared.preparation.train, prepared.options, work, step)
-    trained = step()
+    work = LocalRound(
+        client_id=str(local.values.get(CLIENT_ID, local.client_id)),
+        number=local.server_round,
+        task=local.task,
+        model=model,
+        examples=examples,
+        training=training,
+    )
+    trained, returns = train_prepared(local.settings.preparations(), work, local.memory.store, received)
     return trained, name_for_preparations(returns)
 
 
@@ -150,70 +135,11 @@ def handle_whoami(message: Message, context: Context, sites: Sites) -> RecordDic
     return add_site_requests(arrays_content({}, {"client-id": client_id_of(context)}), memory)
 
 
-@message_handler
-def handle_train_shadows(message: Message, local: ClientWork) -> RecordDict:
-    """Train every shadow model on the examples that belong to its number.
-
-    Raises:
-        DataError: this client was forgotten.
-    """
-    if local.memory.tombstones().everything:
-        raise DataError("This client was forgotten; it trains no more.")
-    models = shadow_models(message.content)
-    withheld = local.forget_named("withheld")
-    examples = local.examples_without(withheld)
-    if local.values.get(HELD_OUT):
-        forgotten = local.tombstones | withheld
-        held_out = local.held_out
-        examples = join(examples, held_out.select(~forgotten_mask(held_out, forgotten)))
-    trained = train_models(
-        local.task,
-        models,
-        examples,
-        TrainingSettings(**local.values["training"]),
-        seed=local.settings.seed,
-        holder=str(local.values.get(CLIENT_ID, local.client_id)),
-        number=local.server_round,
-    )
-    return arrays_content(shadow_arrays(trained, len(models)), {})
-
-
-@message_handler
-def handle_fit_shadows(message: Message, local: ClientWork) -> RecordDict:
-    """Compute what the shadow models make of the forgotten examples and of held-out ones, of each set a sample.
-
-    The sample and its handles are those of the measurements (`client.handlers.handle_measure`).
-
-    Raises:
-        DataError: this client was forgotten, and this does not belong to its deletion.
-    """
-    sets, models = measured_sets(local), shadow_models(message.content)
-    arrays: dict[str, NDArray[Any]] = {}
-    for name in ("forgotten", "test") if local.values.get(HELD_OUT) else ("forgotten",):
-        if name in sets:
-            arrays |= _fit(local, models, name, sets[name])
-    return arrays_content(arrays, {})
-
-
-def _fit(local: ClientWork, models: list[Vector], name: str, examples: Examples) -> dict[str, NDArray[Any]]:
-    fits = fit_models(
-        local.task,
-        models,
-        examples,
-        seed=local.settings.seed,
-        max_samples=int(local.values.get("samples", local.settings.attack_samples)),
-        generator=sampling_generator(local, name),
-    )
-    return {f"{name}.{key}": value for key, value in fits.to_arrays().items()}
-
-
 IN_SESSIONS: dict[str, Handler] = {
     TRAIN: handle_train,
     UNLEARN: handle_unlearn,
     MEASURE: handle_measure,
     NOTICE: handle_notice,
-    TRAIN_SHADOWS: handle_train_shadows,
-    FIT_SHADOWS: handle_fit_shadows,
 }
 """What answers a message of each type that a session carries."""
 

@@ -5,7 +5,7 @@ The file `last-answer` in the client's state directory:
     KEY SHA-256\n    the hash of the message, and the hash of the rest
     ...              the answer's records, as Flower's protobuf
 
-It holds one answer to work: training, a method's step, shadow models. Other answers are computed again. The server
+It holds one answer to work: training or a method's step. Other answers are computed again. The server
 asks again under the same round and with the same content, so the same bytes go out, nothing is trained twice, and what
 methods keep here of a round is not touched twice. The file is erased by the next other message, and when
 something more is forgotten. It is not flushed to the disk: after a power cut the answer is computed again.
@@ -20,12 +20,11 @@ from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
 from client.memory import LAST_ANSWER, PARTIAL_ANSWER, erase_last_answer, state_dir_of
 from strategies.messages import TRAIN, UNLEARN, count_bytes, round_of
-from strategies.shadow_rounds import TRAIN_SHADOWS
 from unlearning.runtime.durable_files import make_private, open_private
 
 _log = getLogger(__name__)
 
-KEPT = frozenset({TRAIN, UNLEARN, TRAIN_SHADOWS})
+KEPT = frozenset({TRAIN, UNLEARN})
 MAX_BYTES = 2**30
 """A larger answer is not kept."""
 

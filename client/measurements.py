@@ -22,7 +22,7 @@ def measure(message: Message, local: ClientWork) -> RecordDict:
     Raises:
         DataError: this client was forgotten, and the measurement does not belong to its deletion.
     """
-    sets = measured_sets(local)
+    sets = _measured_sets(local)
     model = vector_of(message.content.array_records["arrays"])
     note_score(local.node_config, local.task, model, local.server_round)
     arrays: dict[str, NDArray[Any]] = {}
@@ -32,7 +32,7 @@ def measure(message: Message, local: ClientWork) -> RecordDict:
     return arrays_content(arrays, {})
 
 
-def measured_sets(local: ClientWork) -> dict[str, Examples]:
+def _measured_sets(local: ClientWork) -> dict[str, Examples]:
     """Return the examples of the sets "retained", "forgotten" and "test", those that have any.
 
     Raises:
@@ -58,12 +58,7 @@ def _observe(
         model,
         examples,
         max_samples=int(local.values.get("samples", local.settings.attack_samples)),
-        generator=sampling_generator(local, name),
+        generator=np.random.default_rng(local_seed(local.settings.seed, f"{local.client_id}/{name}", 0)),
         with_outputs=with_outputs,
     )
     return {f"{name}.{key}": value for key, value in observations.to_arrays().items()}
-
-
-def sampling_generator(local: ClientWork, name: str) -> np.random.Generator:
-    """Return the generator that draws the sample of the set `name`: the same for every message."""
-    return np.random.default_rng(local_seed(local.settings.seed, f"{local.client_id}/{name}", 0))

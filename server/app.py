@@ -36,8 +36,6 @@ from server.federation.outages import run_through_outages
 from server.federation.preparations import Preparations
 from server.federation.round_log import RoundLog
 from server.federation.scripted_requests import parse_requests
-from server.federation.shadow_federations import ShadowFederations
-from server.federation.shadow_store import ShadowStore
 from server.federation.state import FederationState
 from server.ledger import Ledger
 from server.operations.logs import log_to_flower
@@ -216,9 +214,6 @@ def open_federation(grid: Grid, run: AppRun, *, run_id: int) -> Iterator[Federat
             test_set=test_set,
             checkpoints=CheckpointStore(state_dir / CHECKPOINTS, keep=settings.checkpoints_kept),
             preparations=preparations,
-            shadows=ShadowFederations(
-                settings=settings, task=task, clients=clients, test_set=test_set, store=ShadowStore(state_dir)
-            ),
             records=RoundLog(clients=clients, test_set=test_set, evaluate_every=settings.evaluate_every),
         )
     finally:

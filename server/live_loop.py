@@ -79,7 +79,6 @@ class LiveLoop:
         clients.fedavg.follow(replace(clients.fedavg.plan, exclusions=state.exclusions))
         clients.await_clients()
         clients.register()
-        context.shadows.resume(state)
         state = self._recover(context.preparations.resume(state))
         self._announce(state)
         while (following := self.step(state)) is not None:
@@ -183,10 +182,6 @@ class LiveLoop:
         claimed = [] if state.is_resting else self._claim(state)
         if claimed:
             return self._commit_each(steps.begin(context, state, claimed), state)
-        shadows = context.shadows.between_rounds(state)
-        if shadows is not None:
-            self.commit(shadows)
-            return state
         if context.settings.rounds and state.training_rounds >= context.settings.rounds:
             waiting = context.ledger.requests.select(statuses=(Status.RECEIVED, Status.SCHEDULED))
             for request in waiting:

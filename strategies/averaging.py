@@ -8,11 +8,8 @@ from typing import Protocol
 from strategies.round_plan import RoundOutcome
 from strategies.round_rules import RoundRules
 from strategies.update_limits import FEWEST, Excess, Limits, agrees, excess, influences
-from unlearning.methods.method import Reply
-from unlearning.parameters import Vector
-
-Models = Mapping[str, tuple[int, Vector]]
-"""The weight and the local model of each client."""
+from unlearning.methods.method import Replies
+from unlearning.parameters import Models, Vector
 
 LOSS_SLACK = 0.01
 """The test loss of one more honest client may be higher by this share by chance."""
@@ -42,7 +39,7 @@ class Averaging:
     limits: Limits
     judge: Judge | None = None
 
-    def outcome(self, entering: Mapping[str, Reply], changes: Mapping[str, Vector]) -> RoundOutcome:
+    def outcome(self, entering: Replies, changes: Mapping[str, Vector]) -> RoundOutcome:
         """Average answers that are sound each by itself; `changes` are what they change of the model.
 
         Where the server would not commit their model, the one client is left out without which it would.

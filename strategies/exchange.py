@@ -4,7 +4,7 @@ What clients send is read in one place, `read_each`: whatever goes wrong there i
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import count
@@ -16,6 +16,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from strategies.fetching import LOST_S, SLOWEST_LINK, CountingGrid, Fetched, Fetches, Lost
+from strategies.heartbeats import SILENT, nodes_heard
 from strategies.messages import LASTING, PEAK_MEMORY, WHOAMI, Json, count_bytes, values_of, with_content
 from unlearning.errors import UpdateRefused, VersionMismatch
 from unlearning.protocol import PROTOCOL, check_protocol
@@ -27,6 +28,8 @@ _log = getLogger(__name__)
 
 _LOOKS = GrowingPause(first_s=0.05, longest_s=0.5, factor=1.1)
 """Between two looks at the SuperLink, which cost it processor time: about a tenth of the time waited so far."""
+LOOK_S = 4.0
+"""How often an exchange looks whether those whom it waits for are online; who is not, twice in a row, has failed."""
 NO_ANSWER = "no answer within"
 """How the reason begins where a client let a deadline pass."""
 MAX_REPEATS = 2
@@ -112,6 +115,7 @@ class _Collected:
     waiting: the client by the id of each message that it has not answered.
     spare: the ids of messages whose client has answered another one; their answers may come, too.
     lost: why, where no message is waited for any more because the answer was lost.
+    absent: who was not online at the last look.
     """
 
     messages: Mapping[str, Message]
@@ -123,6 +127,7 @@ class _Collected:
     failures: dict[str, Failure] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     asked_again: dict[str, int] = field(default_factory=dict)
+    absent: set[str] = field(default_factory=set)
     sent: int = 0
     received: int = 0
 
@@ -191,6 +196,17 @@ class _Collected:
         if again:
             self.send(grid, again)
 
+    def give_up_absent(self, grid: Grid) -> None:
+        """Wait no longer for clients whose node was not online at two looks in a row."""
+        heard = nodes_heard(grid)
+        waiting = {*self.waiting.values()}
+        absent = {one for one in waiting if self.messages[one].metadata.dst_node_id not in heard}
+        for client in absent & self.absent:
+            self._fail(
+                client, Failure(f"it is offline: nothing was heard of it for {SILENT.total_seconds():g} s")
+            )
+        self.absent = absent
+
     def _fail(self, client: str, failure: Failure) -> None:
         self._settle(client)
         self.failures[client] = failure
@@ -209,18 +225,18 @@ def exchange(
     messages: Mapping[str, Message],
     *,
     timeout_s: float,
-    meanwhile: Callable[[], None] = lambda: None,
+    meanwhile: Callable[[Collection[str]], None] = lambda _: None,
 ) -> Exchange:
-    """Send one message a client and wait until all have answered or `timeout_s` has passed.
+    """Send one message a client and wait until all have answered, are offline, or `timeout_s` has passed.
 
-    meanwhile: is called between two looks for answers.
+    meanwhile: is called between two looks for answers, with the clients that are still waited for.
 
     An error reply's source node may be the SuperLink itself (the SuperNode was killed), so replies
     are matched by the message they answer. An answer to no open message (replayed), from another node than
     the one asked, of another round or that cannot be read is refused; one that was lost on its way is asked for again.
     A `CountingGrid` ends the pause between two looks by itself.
     """
-    started = time.monotonic()
+    started = looked = time.monotonic()
     counting = grid if isinstance(grid, CountingGrid) else None
     before = (counting.bytes_sent, counting.bytes_received) if counting else (0, 0)
     found, looks = _Collected(messages), count(1)
@@ -233,9 +249,12 @@ def exchange(
             if time.monotonic() - started >= timeout_s:
                 break
             found.ask_again(grid)
+            if time.monotonic() - looked >= LOOK_S:
+                found.give_up_absent(grid)
+                looked = time.monotonic()
             if not found.waiting:
                 break
-            meanwhile()
+            meanwhile({*found.waiting.values()})
             (counting.wait if counting else time.sleep)(min(_LOOKS.after(next(looks)), timeout_s))
     for client in {*found.waiting.values(), *found.lost}:
         found.failures[client] = Failure(f"{NO_ANSWER} {timeout_s:g} s")

@@ -21,7 +21,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from strategies.averaging import Averaging, Judge, Models
+from strategies.averaging import Averaging, Judge
 from strategies.client_measurements import mean_figures, measuring
 from strategies.messages import (
     CLIENT_ID,
@@ -40,7 +40,7 @@ from strategies.round_rules import KeptInMemory
 from strategies.settings.run_config import RunSettings
 from strategies.settings.task_source import MakeTask, TaskSource
 from strategies.waiting import ClientWait
-from unlearning.parameters import Vector
+from unlearning.parameters import Models, Vector
 from unlearning.requests import Exclusions
 from unlearning.tasks.task import Task
 from unlearning.training import frozen_part, initial_parameters

@@ -10,7 +10,7 @@ from strategies.fedavg import FedAvg
 from strategies.update_limits import agrees, check_norm, check_vector, excess, influences
 from unlearning.buffers import buffer_positions, check_variances, without_buffers
 from unlearning.errors import FlowerUnlearningError, MethodFailed, UpdateRefused
-from unlearning.methods.method import Method, MethodInfo, Need, Problem, Reply, UnlearningState
+from unlearning.methods.method import Method, MethodInfo, Need, Problem, Replies, Reply, UnlearningState
 from unlearning.methods.updates import RETAINED_UPDATE, num_retained, split_buffers
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING
@@ -25,7 +25,7 @@ _BOUND = "the bound of max-influence-factor, and it does not point where those o
 class CheckedReplies:
     """The answers that a method may use, and why others are refused or count fewer examples, all by client."""
 
-    accepted: Mapping[str, Reply]
+    accepted: Replies
     refused: Mapping[str, str] = field(default_factory=dict)
     held_back: Mapping[str, str] = field(default_factory=dict)
 
@@ -43,7 +43,7 @@ class PendingExchange:
     nodes: Mapping[str, int] = field(default_factory=dict)
     starts: Mapping[str, Vector] = field(default_factory=dict)
 
-    def check_all(self, replies: Mapping[str, Reply], fedavg: FedAvg) -> CheckedReplies:
+    def check_all(self, replies: Replies, fedavg: FedAvg) -> CheckedReplies:
         """Return the answers that may enter, and why others are refused or count less."""
         sound, refused = read_each(replies, lambda client, reply: self._check(client, reply, fedavg))
         changes = self._comparable(sound)
@@ -126,7 +126,7 @@ class PendingExchange:
             return without_buffers(self.problem.task, reply.vector - self.starts[client])
         return reply.vector if self.info.replies_are_updates else None
 
-    def _comparable(self, sound: Mapping[str, Reply]) -> dict[str, Vector]:
+    def _comparable(self, sound: Replies) -> dict[str, Vector]:
         """Return by what ordinary training has changed the model in each answer that can be compared with the others.
 
         What a target does for the method may be legitimately larger, and is not compared. A method that can do without
@@ -144,7 +144,7 @@ class PendingExchange:
 
 
 def next_state(
-    method: Method, problem: Problem, state: UnlearningState, accepted: Mapping[str, Reply]
+    method: Method, problem: Problem, state: UnlearningState, accepted: Replies
 ) -> tuple[UnlearningState, Mapping[str, str]]:
     """Compute the method's next state, if need be without the one client whose answer it cannot make use of.
 

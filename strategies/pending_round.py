@@ -13,7 +13,7 @@ from strategies.round_rules import RoundRules
 from strategies.update_limits import Limits
 from unlearning.buffers import without_buffers
 from unlearning.errors import UpdateRefused
-from unlearning.methods.method import Reply
+from unlearning.methods.method import Replies, Reply
 from unlearning.methods.preparation import FederatedRound
 from unlearning.parameters import Vector
 from unlearning.runtime.stores import Arrays
@@ -28,7 +28,7 @@ CheckCounts = Callable[[str, int, Mapping[str, int]], None]
 class RoundAnswers:
     """The answers that may enter the model, what each changes of it (d,), and why others are refused, all by client."""
 
-    accepted: Mapping[str, Reply]
+    accepted: Replies
     changes: Mapping[str, Vector]
     refused: Mapping[str, str]
 

@@ -9,15 +9,15 @@ old one still counts as online. Clients that can take part in nothing are not co
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from logging import getLogger
 
 from flwr.app import Message
-from flwr.common.constant import HEARTBEAT_MAX_INTERVAL, HEARTBEAT_PATIENCE
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from strategies.exchange import exchange, read_each
+from strategies.heartbeats import heard_at, nodes_heard
 from strategies.messages import WHOAMI, Json, compose
 from strategies.set_aside import SetAside, obstacle_in
 from unlearning.errors import UpdateRefused
@@ -81,7 +81,7 @@ class Roster:
 
         may_ask: send nodes that are new and have no registered name a message; without, they are left out.
         """
-        nodes = {node.node_id: node for node in grid.get_nodes()}
+        nodes = nodes_heard(grid)
         if may_ask:
             self._set_aside.look(grid, nodes)
             self._identify(grid, {key: node for key, node in nodes.items() if key not in self._members})
@@ -108,7 +108,7 @@ class Roster:
                     f"It claims to be client {member.client_id}, as does node {node_id}, which "
                     + ("is registered with a key." if member.is_registered else "came later.")
                 )
-            found[member.client_id] = replace(member, heard_at=_heard_at(nodes[node_id]))
+            found[member.client_id] = replace(member, heard_at=heard_at(nodes[node_id]))
         for node, reason in impostors.items():
             if node not in self._impostors:  # said once for as long as it lasts
                 _log.warning("%s is not believed: %s", node.capitalize(), reason)
@@ -153,13 +153,6 @@ class Roster:
                 self._unreadable[unnamed[key]] = f"It does not say which client it is: {why}"
         for key in {*answers.failures, *refused}:
             self._silent[unnamed[key]] = self._silent.get(unnamed[key], 0) + 1
-
-
-def _heard_at(node: NodeInfo) -> datetime | None:
-    """Return when the SuperLink had the node's last heartbeat, `HEARTBEAT_PATIENCE` intervals before its lease ends."""
-    if not 0 < node.heartbeat_interval <= HEARTBEAT_MAX_INTERVAL:
-        return None
-    return datetime.fromtimestamp(node.online_until - HEARTBEAT_PATIENCE * node.heartbeat_interval, UTC)
 
 
 def _declared_id(values: Json) -> str:

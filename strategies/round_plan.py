@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, Message
 from strategies.messages import FROZEN_PART, PROBLEM, SUBJECT_KEY, Json, compose
 from strategies.roster import Member
 from strategies.round_rules import RoundRules
-from unlearning.parameters import Vector
+from unlearning.parameters import Models, Vector
 from unlearning.pseudonyms import SubjectKeys
 from unlearning.requests import Exclusions, Forget, Target
 from unlearning.runtime.json_codec import to_plain
@@ -125,7 +125,7 @@ class RoundOutcome:
     participants: Mapping[str, int] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
     loss: float | None = None
-    models: Mapping[str, tuple[int, Vector]] = field(default_factory=dict)
+    models: Models = field(default_factory=dict)
     arrays: Mapping[str, Arrays] = field(default_factory=dict)
     held_back: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""

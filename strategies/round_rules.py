@@ -11,8 +11,13 @@ from numpy.typing import NDArray
 
 from strategies.messages import by_preparation, name_for_preparations
 from unlearning.methods.method import PreparedStore
-from unlearning.methods.preparation import FederatedRound, Preparation, Prepared
-from unlearning.parameters import Vector, weighted_mean
+from unlearning.methods.preparation import (
+    FederatedRound,
+    Preparation,
+    all_take_part,
+    combine_prepared,
+)
+from unlearning.parameters import Models, Vector
 from unlearning.requests import Exclusions
 from unlearning.runtime.stores import Arrays, MemoryStore, Store
 
@@ -28,36 +33,28 @@ def own_arrays(name: str, done: FederatedRound) -> FederatedRound:
 class RoundRules:
     """What the methods in `prepared`, by name, change about a training round; without any, nothing."""
 
-    prepared: Mapping[str, Prepared] = field(default_factory=dict)
+    prepared: Mapping[str, Preparation] = field(default_factory=dict)
 
     @property
     def keeps_models(self) -> bool:
         """Whether the outcome holds every client's model and arrays: as much memory as all models of a round."""
         return bool(self.prepared)
 
-    def combine(self, before: Vector, models: Mapping[str, tuple[int, Vector]]) -> Vector:
+    def combine(self, before: Vector, models: Models) -> Vector:
         """Make one model of the one before and the local ones, each with its number of examples.
 
         FedAvg's mean, unless a method trains in a way of its own.
         """
-        for prepared in self.prepared.values():
-            if prepared.preparation.replaces_training:
-                return prepared.preparation.combine(prepared.options, before, models)
-        return weighted_mean(models)
+        return combine_prepared(self.prepared.values(), before, models)
 
     @property
     def averages(self) -> bool:
         """Whether `combine` is FedAvg's mean, so that a count is a client's weight in it."""
-        return all(
-            type(prepared.preparation).combine is Preparation.combine for prepared in self.prepared.values()
-        )
+        return all(type(one).combine is Preparation.combine for one in self.prepared.values())
 
     def takes_part(self, client_id: str, number: int) -> bool:
         """Tell whether a client takes part in the training round `number`."""
-        return all(
-            prepared.preparation.takes_part(prepared.options, client_id, number)
-            for prepared in self.prepared.values()
-        )
+        return all_take_part(self.prepared.values(), client_id, number)
 
     def check(self, sent: Arrays, returned: Arrays) -> None:
         """Refuse a client's answer that lacks what methods need for what they sent, or has it wrong.
@@ -67,8 +64,7 @@ class RoundRules:
         """
         answers = by_preparation(returned)
         for name, own in by_preparation(sent).items():
-            prepared = self.prepared[name]
-            prepared.preparation.check(prepared.options, own, answers.get(name, {}))
+            self.prepared[name].check(own, answers.get(name, {}))
 
     def arrays_for(self, number: int, forgotten: Exclusions) -> dict[str, NDArray[Any]]:
         """Return what travels with the model in the training round `number`, where the rules keep it themselves."""
@@ -98,10 +94,7 @@ class KeptInMemory(RoundRules):
             ConfigurationError: what a preparation's options name cannot be used on this machine.
         """
         return name_for_preparations(
-            {
-                name: prepared.preparation.send(prepared.options, number, self._store(name), forgotten)
-                for name, prepared in self.prepared.items()
-            }
+            {name: one.send(number, self._store(name), forgotten) for name, one in self.prepared.items()}
         )
 
     def keep(self, done: FederatedRound) -> None:
@@ -110,15 +103,15 @@ class KeptInMemory(RoundRules):
         Raises:
             StoreFull: a bound of a method's options would be exceeded.
         """
-        for name, prepared in self.prepared.items():
-            prepared.preparation.keep(prepared.options, own_arrays(name, done), self._store(name))
+        for name, one in self.prepared.items():
+            one.keep(own_arrays(name, done), self._store(name))
 
     def kept_for(self, name: str) -> PreparedStore | None:
         """Return what was kept for a method; None where it is not prepared for."""
         if name not in self.prepared:
             return None
         return PreparedStore(
-            options=self.prepared[name].options, store=self._store(name), next_store=MemoryStore()
+            preparation=self.prepared[name], store=self._store(name), next_store=MemoryStore()
         )
 
     def forget(self, name: str, rewritten: Store) -> None:

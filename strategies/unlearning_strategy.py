@@ -27,12 +27,12 @@ from strategies.pending_exchange import PendingExchange, next_state
 from strategies.round_plan import RoundOutcome
 from unlearning.errors import MethodFailed
 from unlearning.methods.method import (
-    Instruction,
+    Instructions,
     Method,
     MethodParameters,
     PreparedStore,
     Problem,
-    Reply,
+    Replies,
     UnlearningState,
 )
 from unlearning.methods.registry import checked, method_named
@@ -130,7 +130,7 @@ class UnlearningStrategy(Strategy):
         keys = self.fedavg.plan.subject_keys
         if keys is None or self._kept is None or not forget.sample_ids:
             return forget
-        return reveal(forget, names_of([keys.of(client)], self._kept.options.named_samples))
+        return reveal(forget, names_of([keys.of(client)], self._kept.preparation.named_samples))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -159,7 +159,7 @@ class UnlearningStrategy(Strategy):
             messages[client] = compose(self._asked.nodes[client], UNLEARN, server_round, values, record)
         return messages
 
-    def instructions(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> Mapping[str, Instruction]:
+    def instructions(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> Instructions:
         """Return the method's next exchange, by client id, however it travels; empty where it needs no client.
 
         Raises:
@@ -224,9 +224,7 @@ class UnlearningStrategy(Strategy):
         state = self.aggregate(accepted, refused)
         return model_record(state.parameters), None
 
-    def aggregate(
-        self, replies: Mapping[str, Reply], refused: Mapping[str, str] | None = None
-    ) -> UnlearningState:
+    def aggregate(self, replies: Replies, refused: Mapping[str, str] | None = None) -> UnlearningState:
         """Compute the method's state after an exchange, from those replies that may enter it.
 
         refused: clients whose answer could not even be read, with the reason.
@@ -257,7 +255,7 @@ class UnlearningStrategy(Strategy):
         kept = {name: num_retained(item) for name, item in accepted.items() if NUM_RETAINED in item.values}
         return self._commit(self.state, kept)
 
-    def _record(self, accepted: Mapping[str, Reply], reasons: Mapping[str, str]) -> None:
+    def _record(self, accepted: Replies, reasons: Mapping[str, str]) -> None:
         self.outcome = RoundOutcome(
             participants={client: reply.num_examples for client, reply in accepted.items()},
             refused=dict(sorted(reasons.items())),

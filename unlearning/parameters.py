@@ -25,6 +25,8 @@ from torch.func import functional_call
 from unlearning.errors import AppError, UpdateRefused
 
 Vector: TypeAlias = NDArray[np.floating[Any]]
+Models: TypeAlias = Mapping[str, tuple[int, Vector]]
+"""By client, its number of examples and its local model (d,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,7 @@ def add_weighted(start: Vector, terms: Mapping[str, tuple[float, Vector]]) -> Ve
     return total.astype(start.dtype)
 
 
-def weighted_mean(models: Mapping[str, tuple[int, Vector]]) -> Vector:
+def weighted_mean(models: Models) -> Vector:
     """Compute Σ (n_i / Σ n_j) θ_i over (n_i, θ_i) by client, summed in float64 in the order of client ids.
 
     Source: McMahan et al., FedAvg, Algorithm 1.

@@ -115,12 +115,12 @@ class Contender(Strict):
     @property
     def trains_alone(self) -> bool:
         """Whether its federation is trained in a way of its own, so that nobody shares its Original."""
-        return any(item.preparation.replaces_training for item in preparations(self.prepare).values())
+        return any(item.replaces_training for item in preparations(self.prepare).values())
 
     @property
     def retraining(self) -> str:
         """The setting `prepare` of the retraining that it is compared with; empty for the ordinary one."""
-        has_own = any(item.preparation.has_own_retraining for item in preparations(self.prepare).values())
+        has_own = any(item.has_own_retraining for item in preparations(self.prepare).values())
         return self.prepare if has_own else ""
 
     @property

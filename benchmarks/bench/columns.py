@@ -185,10 +185,6 @@ COLUMNS: Mapping[str, Column] = {
     "noise-tpr": Column("planted noise, TPR at 1 % FPR,", _of("noise_tpr"), Unit.PERCENT),
     "auc-confidence": Column("AUC, confidence", _auc("confidence-threshold"), beside=Beside.DISTANCE),
     "auc-yeom": Column("AUC, loss", _auc("yeom"), beside=Beside.DISTANCE),
-    "auc-lira-before": Column("AUC, LiRA, before", _auc("lira-online", "figures_before")),
-    "auc-lira": Column("AUC, LiRA", _auc("lira-online")),
-    "auc-lira-offline-before": Column("AUC, LiRA offline, before", _auc("lira-offline", "figures_before")),
-    "auc-lira-offline": Column("AUC, LiRA offline", _auc("lira-offline")),
     "auc-mia-u": Column("AUC, MIA-U, distance", _auc("mia-u-euclidean")),
     **{
         f"auc-mia-u-{name}": Column(f"AUC, MIA-U, {name} learnt", _auc(f"mia-u-learnt-{name}"))

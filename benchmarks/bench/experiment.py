@@ -235,7 +235,7 @@ class Experiment(Strict):
         try:
             for target in case.targets({client: ["0", "1"] for client in case.clients}):
                 check_supports(method, target)
-                if prepared is not None and prepared.preparation.refusal(prepared.options, target):
+                if prepared is not None and prepared.refusal(target):
                     return False
         except RequestError:
             return False

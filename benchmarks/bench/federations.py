@@ -157,8 +157,7 @@ class SeedFederations:
     def retrain(self, case: Case, prepare: str = "") -> RunSettings:
         """Train the federation that never saw what the case forgets; return its settings."""
         directory = self.retrained_directory(case, prepare)
-        # no deletion asks the shadow federations there
-        settings = self.settings(directory, **{"shadow-federations": 0, "prepare": prepare})
+        settings = self.settings(directory, prepare=prepare)
         with self.alone(directory.name):
             store = CheckpointStore(directory / "checkpoints")
             if store.newest() is None:
@@ -232,8 +231,6 @@ def _app_run(settings: RunSettings) -> AppRun:
 
 def _serves(prepared: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     """Return whether a federation prepared so can be shared by those who want this; a training of its own is not."""
-    if any(
-        item.preparation.replaces_training for item in preparations("; ".join(prepared.values())).values()
-    ):
+    if any(item.replaces_training for item in preparations("; ".join(prepared.values())).values()):
         return dict(prepared) == dict(wanted)
     return all(prepared.get(method) == entry for method, entry in wanted.items())

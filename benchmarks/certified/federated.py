@@ -22,9 +22,8 @@ from unlearning.certified.noise import add_noise, analytic_sigma
 from unlearning.certified.sensitivity import Sensitivity
 from unlearning.local import begin, learn
 from unlearning.methods.hf_online_bound import KeptBound
-from unlearning.methods.hf_online_kept import CarriedVectorOptions, kept_vector
+from unlearning.methods.hf_online_kept import kept_vector
 from unlearning.methods.hf_online_vectors import CarryVectors
-from unlearning.methods.preparation import Prepared
 from unlearning.parameters import Vector, content_hash
 from unlearning.runtime.stores import MemoryStore
 from unlearning.tasks import TaskSettings, make_task
@@ -99,7 +98,7 @@ def measure_federation(
         rounds=rounds,
     )
     radius = max(feature_norm(setup.task, examples) for examples in setup.data.values())
-    options = CarriedVectorOptions(clients=frozenset({LEAVES}), feature_norm=radius)
+    options = CarryVectors(clients=frozenset({LEAVES}), feature_norm=radius)
     model, store = train_federation(setup, options)
     exact = retrain_without(setup, frozenset({LEAVES}))
     unlearned, sensitivity = delete_by_addition(setup, options, store, model, frozenset({LEAVES}))
@@ -125,9 +124,9 @@ def measure_federation(
     }
 
 
-def train_federation(setup: Setup, options: CarriedVectorOptions) -> tuple[Vector, MemoryStore]:
+def train_federation(setup: Setup, options: CarryVectors) -> tuple[Vector, MemoryStore]:
     """Return the federation's model (d,), and the store that has the vectors and the rounds' lengths."""
-    prepared = {METHOD: Prepared(preparation=CarryVectors(), options=options)}
+    prepared = {METHOD: options}
     start = begin(setup.task, setup.training, prepared)
     learnt = learn(setup.task, setup.data, start, rounds=setup.rounds)
     return learnt.parameters, learnt.stores[METHOD]
@@ -135,7 +134,7 @@ def train_federation(setup: Setup, options: CarriedVectorOptions) -> tuple[Vecto
 
 def delete_by_addition(
     setup: Setup,
-    options: CarriedVectorOptions,
+    options: CarryVectors,
     store: MemoryStore,
     model: Vector,
     leaving: frozenset[str],

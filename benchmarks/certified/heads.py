@@ -41,7 +41,7 @@ from unlearning.curvature.gradients import gradient
 from unlearning.curvature.kinds import CurvatureKind
 from unlearning.curvature.products import CurvatureProduct
 from unlearning.errors import NumericalError
-from unlearning.methods.hf_online_kept import CarriedVectorOptions
+from unlearning.methods.hf_online_vectors import CarryVectors
 from unlearning.parameters import Vector
 from unlearning.solvers.conjugate_gradient import conjugate_gradient
 from unlearning.tasks import TaskSettings, make_task
@@ -167,7 +167,7 @@ def online_rows(setup: Setup, test: Examples) -> list[Row]:
     """Return what adding the vectors leaves of each number of clients."""
     radius = max(feature_norm(setup.task, examples) for examples in setup.data.values())
     everybody = [str(number) for number in range(max(LEAVING))]
-    options = CarriedVectorOptions(clients=frozenset(everybody), feature_norm=radius)
+    options = CarryVectors(clients=frozenset(everybody), feature_norm=radius)
     model, store = train_federation(setup, options)
     rows = []
     for count in LEAVING:

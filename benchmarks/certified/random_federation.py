@@ -19,9 +19,8 @@ from unlearning.certified.privacy_accountant import AccountedRelease
 from unlearning.certified.sensitivity import Sensitivity, Weighting, measured_sensitivity
 from unlearning.local import Learnt, learn
 from unlearning.methods.hf_online_bound import KeptBound
-from unlearning.methods.hf_online_kept import CarriedVectorOptions, kept_vector
+from unlearning.methods.hf_online_kept import kept_vector
 from unlearning.methods.hf_online_vectors import CarryVectors
-from unlearning.methods.preparation import Prepared
 from unlearning.parameters import Vector, content_hash, weighted_mean
 from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.runtime.stores import MemoryStore
@@ -29,7 +28,7 @@ from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings, initial_parameters, local_seed, train
 
-METHOD, PREPARATION = "hf-online", CarryVectors()
+METHOD = "hf-online"
 INPUTS, CLASSES = 4, 3
 TASKS = {
     dtype: make_task(TaskSettings(dataset="npz", num_classes=CLASSES, input_shape=str(INPUTS), dtype=dtype))
@@ -52,7 +51,7 @@ class Settings:
     """What an operator may change at a restart."""
 
     training: TrainingSettings
-    options: CarriedVectorOptions
+    options: CarryVectors
     is_prepared: bool = True
     dtype: str = "float64"
 
@@ -162,7 +161,7 @@ class RandomFederation:
         """Do an ordinary round among these clients, as set now."""
         one = Round(number=self.number, clients=asked, settings=self.settings)
         self.history.append(one)
-        prepared = {METHOD: Prepared(preparation=PREPARATION, options=self.settings.options)}
+        prepared = {METHOD: self.settings.options}
         before = Learnt(
             parameters=self.model,
             training=self.settings.training,
@@ -250,13 +249,8 @@ class RandomFederation:
         self.history.append(Released(model=model, forgotten=self.forgotten))
         gone = [Target(Granularity.CLIENT, client) for client in targets]
         self.exclusions = self.exclusions.including(gone)
-        PREPARATION.erase(
-            self.settings.options,
-            self.store,
-            Exclusions().including(gone),
-            until=self.number,
-            rewritten=False,
-        )
+        forgotten = Exclusions().including(gone)
+        self.settings.options.erase(self.store, forgotten, until=self.number, rewritten=False)
 
     def retrain_without(self, never: frozenset[str], until: int | None = None) -> Vector:
         """Return the federation that never had these clients, up to an entry of the history; (d,) in
@@ -299,7 +293,7 @@ def _first(generator: np.random.Generator, data: Mapping[str, Examples]) -> Sett
         learning_rate=float(generator.choice([1e-7, 1e-3, 0.05, 0.3])),
         weight_decay=float(generator.choice([0.05, 0.2, 1.0])),
     )
-    options = CarriedVectorOptions(
+    options = CarryVectors(
         weighting=Weighting.RENORMALISED if generator.random() < 0.7 else Weighting.FIXED,
         feature_norm=_radius(data),
     )

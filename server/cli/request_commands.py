@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
@@ -15,7 +16,7 @@ from server.cli.verbs import deadline_lines, due_cell, echo_lines
 from server.ledger import Event
 from server.service.client import DeletionClient
 from server.service.narrator import GOING_ON, Narrator
-from server.service.statuses import ServiceUnavailable
+from server.service.statuses import AccessDenied, ServiceUnavailable
 from unlearning.errors import InvalidRequest, RequestError
 from unlearning.gdpr import Particulars, today
 from unlearning.methods import DEFAULT_METHOD
@@ -89,10 +90,13 @@ def status(ctx: typer.Context, request_id: RequestId, as_json: AsJson = False) -
     """Show the state of a request."""
     with connection_of(ctx).client() as service:
         found = service.get(request_id)
+        waiting = _waiting(service) if found.is_open else ""
     if as_json:
         typer.echo(json.dumps(_request_json(found), indent=2))
         return
     echo_lines(_request_lines(found))
+    if waiting:
+        typer.echo(waiting)
 
 
 def list_requests(
@@ -105,7 +109,7 @@ def list_requests(
 ) -> None:
     """List the requests in order of arrival."""
     with connection_of(ctx).client() as service:
-        found = service.list_requests(statuses=only or (), client_id=client)
+        found = service.list_requests(statuses=tuple(only or ()), client_id=client)
     if as_json:
         typer.echo(json.dumps([_request_json(item) for item in found], indent=2))
         return
@@ -171,6 +175,13 @@ def targets_of(clients: Sequence[str], samples: Path | None, class_label: int | 
     return [Target(Granularity.SAMPLE, clients[0], ids)]
 
 
+def _waiting(service: DeletionClient) -> str:
+    """Say whom the run waits for; a client that asks about its own request is not told of others."""
+    with suppress(AccessDenied):
+        return service.clients().waiting
+    return ""
+
+
 def _parameter(text: str) -> tuple[str, Any]:
     name, separator, value = text.partition("=")
     if not separator or not name:
@@ -221,7 +232,7 @@ def follow(service: DeletionClient, request_id: str, console: Console | None = N
     narrator = Narrator(console)
     request: DeletionRequest | None = None
     status = Status.RECEIVED
-    if waiting := service.clients().waiting:
+    if waiting := _waiting(service):
         narrator.say(waiting)
     with narrator.show_progress():
         for item in service.watch(request_id):

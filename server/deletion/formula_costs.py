@@ -23,7 +23,7 @@ def formula_costs(opened: OpenDeletion, state: FederationState) -> tuple[Formula
     deletion, method, prepared = state.active_deletion(), opened.method, opened.prepared
     symbols = _symbols(state, opened.context.federation)
     lines = []
-    cost = method.cost(symbols, opened.parameters, None if prepared is None else prepared.options)
+    cost = method.cost(symbols, opened.parameters, prepared)
     if cost is not None:
         spent = deletion.unlearning_cost
         messages = spent.exchanges * len(deletion.participants)

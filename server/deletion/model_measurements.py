@@ -1,6 +1,6 @@
 """Measurements of the model during a deletion: before it, unlearned, and after recovery rounds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -8,11 +8,9 @@ from typing import Any
 from flwr.app import Message
 
 from server.deletion.open_deletion import OpenDeletion
-from server.federation.clients import Clients
 from server.federation.context import FederationContext
 from server.federation.gate import TEST_SET, retained_scores
 from server.federation.observing import ModelObservations, measuring_messages, read_all
-from server.federation.shadow_federations import ShadowFindings
 from server.federation.state import ActiveDeletion, FederationState
 from strategies.exchange import Exchange
 from strategies.joint_exchange import JointMessages
@@ -53,8 +51,7 @@ def _with_measurement(
     context, deletion = opened.context, state.active_deletion()
     observed = read_all(context.clients, context.test_set, state.parameters, opened.forget_sets, done)
     if stage == "before":
-        found = context.shadows.ask(state.round, state.training_rounds, opened.forget_sets)
-        deletion = _with_shadows(replace(deletion, outputs_before=_outputs(observed)), found, context.clients)
+        deletion = replace(deletion, outputs_before=_outputs(observed))
     measurements = _measure_each(opened, deletion, observed, stage, state.round)
     deletion = replace(
         deletion,
@@ -85,19 +82,18 @@ def _measure_each(
         retained=observed.retained,
         seed=opened.context.settings.seed,
         outputs_before=deletion.outputs_before if stage != "before" else None,
-        shadow_fits=deletion.shadow_fits,
         learns_change=opened.context.settings.mia_u_classifiers,
     )
-    found = {}
+    found, newest = {}, {}
     for request_id, target in zip(deletion.request_ids, deletion.targets, strict=True):
-        newest = of_model(**_forgotten_by(opened.concerned(target), observed, deletion.shadow_notes))
-        found[request_id] = (*deletion.measurements.get(request_id, ()), newest)
+        clients = tuple(opened.concerned(target))
+        if clients not in newest:  # what a client forgets in all its requests together
+            newest[clients] = of_model(**_forgotten_by(clients, observed))
+        found[request_id] = (*deletion.measurements.get(request_id, ()), newest[clients])
     return found
 
 
-def _forgotten_by(
-    clients: list[str], observed: ModelObservations, shadow_notes: Mapping[str, str]
-) -> dict[str, Any]:
+def _forgotten_by(clients: Sequence[str], observed: ModelObservations) -> dict[str, Any]:
     """Return what a measurement says of these clients' forgotten examples, and what is missing of it."""
     mine = [observed.forgotten[client] for client in clients if client in observed.forgotten]
     missing = [
@@ -106,25 +102,7 @@ def _forgotten_by(
     return {
         "forgotten": merge(mine) if mine else None,
         "reasons": {"forgotten": "; ".join(missing)} if missing else None,
-        "shadow_notes": [
-            f"client {client}: {note}" if client else note
-            for client, note in sorted(shadow_notes.items())
-            if client in ("", *clients)
-        ],
     }
-
-
-def _with_shadows(deletion: ActiveDeletion, found: ShadowFindings, clients: Clients) -> ActiveDeletion:
-    """Return `deletion` with what the shadow models say of its examples, where there are shadow models."""
-    deletion = replace(deletion, shadow_fits=found.fits, shadow_notes=found.notes)
-    if found.training is None:
-        return deletion
-    done = found.exchange
-    return replace(
-        deletion,
-        shadow_cost=found.training.cost,
-        measuring_cost=deletion.measuring_cost.plus(done, clients.peak_memory(done)),
-    )
 
 
 def _outputs(observed: ModelObservations) -> dict[str, Outputs]:

@@ -13,7 +13,7 @@ from server.state_directory.files import NOISE_SECRET
 from strategies.unlearning_strategy import UnlearningStrategy
 from unlearning.certified.secret_noise import derived_key, noise_secret
 from unlearning.methods.method import Method, MethodParameters
-from unlearning.methods.preparation import Prepared
+from unlearning.methods.preparation import Preparation
 from unlearning.methods.registry import method_named, validated_parameters
 from unlearning.requests import NOTHING, Forget, Target
 
@@ -29,7 +29,7 @@ class OpenDeletion:
     context: FederationContext
     method: Method
     parameters: MethodParameters
-    prepared: Prepared | None
+    prepared: Preparation | None
     forget_sets: Mapping[str, Forget]
 
     @classmethod

@@ -119,7 +119,7 @@ def announce_account(context: FederationContext, state: FederationState) -> None
     sensitivities = {}
     for record in context.ledger.clients():
         target = Target(Granularity.CLIENT, record.client_id)
-        if prepared.preparation.refusal(prepared.options, target):
+        if prepared.refusal(target):
             continue
         if not state.exclusions.is_forgotten(record.client_id):
             found, missing = bound(
@@ -139,9 +139,9 @@ def announce_account(context: FederationContext, state: FederationState) -> None
 def _bound(context: FederationContext, method: Method, generation: str | None) -> SensitivityBound:
     """Return what bounds the sensitivity of releases by a method, from what is kept for it."""
     store = context.preparations.store(method.info.name, generation)
-    options = context.preparations.prepared[method.info.name].options
+    prepared = context.preparations.prepared[method.info.name]
     return method.sensitivity_bound(
-        options, store, lambda: initial_parameters(context.task, context.settings.seed)
+        prepared, store, lambda: initial_parameters(context.task, context.settings.seed)
     )
 
 

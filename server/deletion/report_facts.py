@@ -34,6 +34,7 @@ from unlearning.training import frozen_part
 PACKAGES = ("flower-unlearning", "flwr", "torch", "numpy", "scikit-learn")
 NOT_MEASURED = (
     "the difference to a model retrained without the data: no retrained model exists in a live federation",
+    "LiRA, the attack with shadow models: a live federation trains none; flower-unlearn bench does",
     "attacks other than those named here: stronger ones may still find members",
     "copies of the model or of updates that anybody outside this server and these clients has kept",
 )
@@ -43,7 +44,6 @@ def report_of(opened: OpenDeletion, state: FederationState, request_id: str) -> 
     """Gather everything that is known about the request `request_id` of the active deletion."""
     deletion, context, ledger = state.active_deletion(), opened.context, opened.context.ledger
     request = ledger.requests.get(request_id)
-    shadows = deletion.shadow_cost
     return ReportData(
         request=ReportedRequest.of(
             request,
@@ -72,7 +72,6 @@ def report_of(opened: OpenDeletion, state: FederationState, request_id: str) -> 
             **_spent(deletion.recovery_cost),
         ),
         measuring=ExchangeCost(**_spent(deletion.measuring_cost)),
-        shadows=ExchangeCost(**_spent(shadows)) if shadows.exchanges else None,
         formulas=formula_costs(opened, state),
         measurements=tuple(deletion.measurements.get(request_id, ())),
         events=tuple(_line(event) for event in ledger.events.all(request_id)),
@@ -108,8 +107,6 @@ def _spent(cost: PhaseCost) -> dict[str, Any]:
 def _not_switched_on(settings: RunSettings) -> list[str]:
     """Return the attacks that the settings do without, and which setting runs them."""
     off = []
-    if not settings.shadow_federations:
-        off.append("LiRA, the attack with shadow models: set shadow-federations")
     if not settings.mia_u_classifiers:
         off.append("MIA-U, the attack on the change, with classifiers: set mia-u-classifiers")
     return off

@@ -5,12 +5,12 @@ is computed. `server.live_loop` says in which order ledger and checkpoint are wr
 work of one step.
 
     begin       the checkpoint "before" of the claimed requests.
-    unlearn     a step per exchange of the method. With the first one the model is measured as it was, and the shadow
-                models are asked, if there are any. With the last one the model and the phase change together, the
-                model before kept as its rollback. The unlearned model is on trial.
+    unlearn     a step per exchange of the method. With the first one the model is measured as it was. With the last
+                one the model and the phase change together, the model before kept as its rollback. The unlearned
+                model is on trial.
     recover     an ordinary round without the forgotten data, which measures the model that it starts from; at last the
-                last model is measured, then the gate. Where it accepts the model, exclusions and phase change together
-                and the shadow models are erased. Where it does not, `abandon` goes back.
+                last model is measured, then the gate. Where it accepts the model, exclusions and phase change together.
+                Where it does not, `abandon` goes back.
     verify      report and certificate, then the requests are completed and older checkpoints are erased.
 """
 
@@ -159,7 +159,6 @@ def _decide(context: FederationContext, state: FederationState, reason: str) -> 
             Move(request_id=request_id, to=Status.VERIFYING, reason=text)
             for request_id in deletion.request_ids
         ),
-        cleanup=(context.shadows.erase,),
     )
 
 

@@ -2,10 +2,12 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from logging import getLogger
+from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -27,6 +29,9 @@ _log = getLogger(__name__)
 
 LOOK_S = 5.0
 """How often the server looks which clients are online while it waits for answers; heartbeats come every 20 s."""
+SAY_AFTER = timedelta(seconds=20)
+"""How long answers are waited for before the ledger says for whose."""
+_SHOWN = 5  # of the clients that are waited for
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,6 +54,8 @@ class Clients:
     _problems: SiteProblems = field(default_factory=SiteProblems)
     _waiting: dict[str, Target] = field(default_factory=dict)
     _looked_at: float = 0.0
+    _said: str | None = None
+    _served: tuple[str, ...] = ()
 
     def online(self) -> Mapping[str, Member]:
         """Return the clients that are online now, by id."""
@@ -61,13 +68,9 @@ class Clients:
 
     def await_clients(self) -> None:
         """Wait for the clients that a round needs; `clients` and `watch` show meanwhile which are online."""
-        said = ""
 
         def tell(text: str) -> None:
-            nonlocal said
-            if text != said:
-                self.writer.set_facts({WAITING: text})
-                said = text
+            self._say({"text": text} if text else {})
             self._look()
 
         self.fedavg.await_clients(self.grid, tell=tell)
@@ -90,6 +93,7 @@ class Clients:
         self._waiting = {
             item.id: self._waiting.get(item.id) or ledger.requests.target_of(item) for item in requests
         }
+        self._served = () if state.deletion is None else state.deletion.request_ids
         # The ledger may be a step behind the checkpoint.
         waiting = [*self._waiting.values(), *(() if state.deletion is None else state.deletion.targets)]
         plan = replace(
@@ -104,13 +108,15 @@ class Clients:
         self.fedavg.follow(plan)
 
     def exchange(self, messages: Mapping[str, Message]) -> Exchange:
-        """Send, wait, and take in what clients filed at their own sites."""
+        """Send, wait, and take in what clients filed at their own sites; say in the ledger who is waited for long."""
+        timeout_s, since = self.fedavg.settings.round_timeout_s, self.writer.now()
         done = exchange(
             self.grid,
             messages,
-            timeout_s=self.fedavg.settings.round_timeout_s,
-            meanwhile=self._look,
+            timeout_s=timeout_s,
+            meanwhile=lambda clients: self._look(clients, since, since + timedelta(seconds=timeout_s)),
         )
+        self._say({})
         self.refused |= done.refused
         self.asked_again.update(done.asked_again)
         self.refused |= self._site_requests.take_all(self.ledger, done.values, now=self.writer.now())
@@ -120,11 +126,33 @@ class Clients:
         self._problems.take(messages, done, self.ledger, self.writer, self.fedavg.roster.unable)
         return done
 
-    def _look(self) -> None:
-        """Register the clients that are online, now and then: waiting can take minutes."""
-        if time.monotonic() - self._looked_at >= LOOK_S:
-            with suppress(LedgerUnavailable):  # the next write says so, when the answers are there
-                self.register(may_ask=False)
+    def _look(
+        self,
+        clients: Collection[str] = (),
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> None:
+        """Register now and then which clients are online, for waiting can take minutes; say for whom and how long."""
+        if time.monotonic() - self._looked_at < LOOK_S:
+            return
+        with suppress(LedgerUnavailable):  # the next write says so, when the answers are there
+            self.register(may_ask=False)
+            if since is not None and until is not None and self.writer.now() - since >= SAY_AFTER:
+                names = sorted(clients)
+                more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+                times = f"since {since:%H:%M:%S}, at most until {until:%H:%M:%S} (UTC)"
+                known = {"clients": names, "since": since.isoformat(), "until": until.isoformat()}
+                self._say({"text": f"Waiting for {', '.join(names[:_SHOWN])}{more} {times}.", **known})
+
+    def _say(self, waiting: Mapping[str, Any]) -> None:
+        """Say in the ledger whom the run waits for, and to who follows the requests that it serves; {}: for nobody."""
+        text = str(waiting.get("text", ""))
+        if text == self._said:
+            return
+        self.writer.set_facts({WAITING: waiting})
+        self._said = text
+        for request_id in self._served if text else ():
+            self.writer.note(request_id, "waiting", {"text": text})
 
     def exchange_both(self, both: JointMessages) -> tuple[Exchange, Exchange]:
         """Do two exchanges in one; return that of the work, and that of the measurement."""

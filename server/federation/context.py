@@ -16,7 +16,6 @@ from server.federation.observing import ServerTestSet
 from server.federation.preparations import Preparations
 from server.federation.presence import suspend
 from server.federation.round_log import RoundLog
-from server.federation.shadow_federations import ShadowFederations
 from server.federation.state import FederationState, RoundResult
 from server.ledger import Ledger, LedgerWriter
 from strategies.exchange import Exchange
@@ -46,7 +45,6 @@ class FederationContext:
     checkpoints: CheckpointStore
     preparations: Preparations
     records: RoundLog
-    shadows: ShadowFederations
 
     def train_round(self, state: FederationState) -> RoundResult:
         """Carry out one ordinary round among the eligible clients; without a usable update the model stays."""

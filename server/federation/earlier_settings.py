@@ -46,7 +46,7 @@ class SettingsSince:
             learnt={name: value for name, value in written.items() if name in _LEARNT or name not in known},
             training={name: getattr(settings, name) for name in _TRAINING},
             prepared={
-                name: {key: str(getattr(one.options, key)) for key in sorted(one.preparation.fixed)}
+                name: {key: str(getattr(one, key)) for key in sorted(one.fixed)}
                 for name, one in settings.preparations().items()
             },
         )

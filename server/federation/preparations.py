@@ -67,7 +67,7 @@ class Preparations(RoundRules):
         if deletion.method not in self.prepared or generation is None:
             return None
         return PreparedStore(
-            options=self.prepared[deletion.method].options,
+            preparation=self.prepared[deletion.method],
             store=self.store(deletion.method, generation),
             next_store=DirectoryStore(self._next(deletion)),
         )
@@ -85,10 +85,8 @@ class Preparations(RoundRules):
         """
         return name_for_preparations(
             {
-                name: prepared.preparation.send(
-                    prepared.options, number, self.store(name, state.generation_of(name)), state.left_out
-                )
-                for name, prepared in self.prepared.items()
+                name: one.send(number, self.store(name, state.generation_of(name)), state.left_out)
+                for name, one in self.prepared.items()
                 if name in state.prepared_since
             }
         )
@@ -100,7 +98,7 @@ class Preparations(RoundRules):
                 continue
             try:
                 store = self.store(name, state.generation_of(name))
-                prepared.preparation.keep(prepared.options, own_arrays(name, done), store)
+                prepared.keep(own_arrays(name, done), store)
             except (ConfigurationError, CheckpointError, OSError):
                 raise  # the operator's to mend; what was kept is whole
             except Exception as exc:  # noqa: BLE001 - an answer that passed `check` may still be none that it can use
@@ -137,17 +135,14 @@ class Preparations(RoundRules):
         since = dict(state.prepared_since)
         for name, prepared in self.prepared.items():
             current = self.store(name, state.generations.get(name))
-            if not prepared.preparation.survives(
-                is_own=name == state.deletion.method, moves_model=moves_model
-            ):
+            if not prepared.survives(is_own=name == state.deletion.method, moves_model=moves_model):
                 shutil.rmtree(self.directory / name, ignore_errors=True)
                 since.pop(name, None)
                 continue
             for path in (self.directory / name).glob("*"):
                 if path != current.directory:
                     shutil.rmtree(path)
-            is_prepared = prepared.preparation.erase(
-                prepared.options,
+            is_prepared = prepared.erase(
                 current,
                 forgotten,
                 until=state.deletion.started_round,

@@ -23,7 +23,6 @@ from unlearning.requests import Exclusions, Status, Target
 from unlearning.runtime.peak_memory import PeakMemory
 from unlearning.verification.measurement import Measurement
 from unlearning.verification.observations import Outputs
-from unlearning.verification.shadow_models import ShadowFits
 
 FIRST = "0"
 """The generation of every method's store that training begins with."""
@@ -89,9 +88,6 @@ class ActiveDeletion:
     measurements: by request id, in order of time; all requests of a deletion are measured together.
     outputs_before: posteriors of the model before the deletion, by `test` and `forgotten`; what they are
         compared with comes later.
-    shadow_fits: what shadow models say of examples, by `test` and `forgotten`; None where none were asked.
-    shadow_notes: what of that is missing and why, by client; under an empty name what concerns all.
-    shadow_cost: what training those shadow models has cost, one exchange a round.
     before: the federation as it was; from the unlearned model until that is committed, else None.
     scores_before, scores: what the gate compares, before the deletion and at the last measurement
         (`server.federation.gate`).
@@ -121,9 +117,6 @@ class ActiveDeletion:
     participants: tuple[str, ...] = ()
     measurements: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
     outputs_before: Mapping[str, Outputs] = field(default_factory=dict)
-    shadow_fits: Mapping[str, ShadowFits] | None = None
-    shadow_notes: Mapping[str, str] = field(default_factory=dict)
-    shadow_cost: PhaseCost = field(default_factory=PhaseCost)
     unlearning_cost: PhaseCost = field(default_factory=PhaseCost)
     recovery_cost: PhaseCost = field(default_factory=PhaseCost)
     measuring_cost: PhaseCost = field(default_factory=PhaseCost)

@@ -1,10 +1,10 @@
 """The ledger: every deletion request, what happened to it, and what is forgotten permanently.
 
 Import from here: `Ledger`, `LedgerWriter` (for the ServerApp), the records `ClientRecord`, `RoundRecord`, `Event`,
-`Refusal`, `NewRequest`, `Allowance`, `Quota`, and the errors `LedgerUnavailable`, `LimitExceeded`. It is one SQLite
-file or one PostgreSQL database, shared by every process of the server host. Its invariants live in the database
-(migrations/), not only in this code. The events are chained by hashes (chain.py) and commit to all other rows
-(row_seals.py).
+`Refusal`, `NewRequest`, `Allowance`, `Quota`, what lists ask for (`RequestFilter`, `RequestPage`), and the errors
+`LedgerUnavailable`, `LimitExceeded`. It is one SQLite file or one PostgreSQL database, shared by every process of the
+server host. Its invariants live in the database (migrations/), not only in this code. The events are chained by hashes
+(chain.py) and commit to all other rows (row_seals.py).
 
 This package may import `unlearning.requests`, `unlearning.pseudonyms` and `unlearning.errors`, nothing else of the
 project.
@@ -27,6 +27,7 @@ from server.ledger.records import (
     Refusal,
     RoundRecord,
 )
+from server.ledger.request_search import Due, Order, RequestFilter, RequestPage
 from server.ledger.store import Ledger
 from server.ledger.writer import LedgerWriter
 
@@ -39,13 +40,17 @@ __all__ = [
     "WAITING",
     "Allowance",
     "ClientRecord",
+    "Due",
     "Event",
     "Ledger",
     "LedgerUnavailable",
     "LedgerWriter",
     "LimitExceeded",
     "NewRequest",
+    "Order",
     "Quota",
     "Refusal",
+    "RequestFilter",
+    "RequestPage",
     "RoundRecord",
 ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from server.ledger import chain, row_seals, schema, statements, texts
+from server.ledger import chain, request_search, row_seals, schema, statements, texts
 from server.ledger.database import Database
 from server.ledger.records import (
     ACCEPTED_LOSS,
@@ -24,6 +24,7 @@ from server.ledger.records import (
     no_such_request,
     request_number,
 )
+from server.ledger.request_search import RequestFilter, RequestPage
 from unlearning.errors import ConflictingRequest, IllegalMove
 from unlearning.gdpr import SOON, Particulars
 from unlearning.pseudonyms import SubjectKeys
@@ -128,22 +129,24 @@ class Requests:
         *,
         statuses: Iterable[Status] | None = None,
         client_id: str | None = None,
-        after: int = 0,
-        limit: int | None = None,
     ) -> list[DeletionRequest]:
-        """Return the requests in order of arrival, of these statuses and this client where given, without ids.
-
-        after, limit: those after the request of a number, and how many at most.
-        """
-        query = sa.select(_requests).where(_requests.c.number > after).order_by(_requests.c.number)
-        if limit is not None:
-            query = query.limit(limit)
+        """Return the requests in order of arrival, of these statuses and this client where given, without ids."""
+        query = sa.select(_requests).order_by(_requests.c.number)
         if statuses is not None:
             query = query.where(_requests.c.status.in_([str(status) for status in statuses]))
         if client_id is not None:
             query = query.where(_requests.c.client_id == client_id)
         with self.database.reading() as connection:
             return texts.requests_of(connection, connection.execute(query).all())
+
+    def page(self, wanted: RequestFilter, *, today: date) -> RequestPage:
+        """Return the requests that a filter finds, without ids; deadlines are seen from `today`."""
+        with self.database.reading() as connection:
+            numbers, total = request_search.find(connection, wanted, today)
+            query = sa.select(_requests).where(_requests.c.number.in_(numbers))
+            found = texts.requests_of(connection, connection.execute(query).all() if numbers else ())
+        by_number = {request_number(request.id): request for request in found}
+        return RequestPage(tuple(by_number[number] for number in numbers), total)
 
     def accepted_loss(self, request_id: str) -> tuple[float, str]:
         """Return how many points of score the request's last retry lets the model lose, and who accepted it."""

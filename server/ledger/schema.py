@@ -48,22 +48,22 @@ requests = sa.Table(
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
     sa.Column("idempotency_key", sa.String(200), nullable=False),
     sa.Column("target", sa.JSON, nullable=False),
-    sa.Column("client_id", sa.String(200), nullable=True, index=True),
-    sa.Column("method", sa.String(100), nullable=False),
+    sa.Column("client_id", sa.String(200), nullable=True),
+    sa.Column("method", sa.String(100), nullable=False, index=True),
     sa.Column("parameters", sa.JSON, nullable=False),
     sa.Column("submitted_by", sa.String(200), nullable=False),
-    sa.Column("status", sa.String(20), nullable=False, index=True),
+    sa.Column("status", sa.String(20), nullable=False),
     sa.Column("reason", sa.Text, nullable=False, default=""),
     sa.Column("retryable", sa.Boolean, nullable=False, default=False),
     sa.Column("attempts", sa.Integer, nullable=False, default=0),
     sa.Column("created_at", UtcDateTime, nullable=False),
-    sa.Column("updated_at", UtcDateTime, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False, index=True),
     sa.Column("result", sa.JSON, nullable=False, default={}),
     sa.Column(
         "submitted_role", sa.String(20), nullable=True
     ),  # of a certificate; null: none was written down
     sa.Column("num_samples", sa.Integer, nullable=False),  # their ids are in request_samples
-    sa.Column("received_on", sa.Date, nullable=False),
+    sa.Column("received_on", sa.Date, nullable=False, index=True),
     sa.Column("due_on", sa.Date, nullable=False),  # with extended_days
     sa.Column("extended_days", sa.Integer, nullable=False, default=0),  # 0: never extended
     sa.Column("ground", sa.String(1), nullable=True),  # a letter of Art. 17(1)
@@ -83,8 +83,10 @@ sa.Index(
     postgresql_where=_WITHOUT_ROLE,
 )
 
-# Each scrape of the metrics reads what is due next.
+# Lists are filtered, searched and sorted by these, and each scrape of the metrics reads what is due next.
 sa.Index("ix_requests_due_on", requests.c.due_on)
+sa.Index("ix_requests_status", requests.c.status, requests.c.due_on)
+sa.Index("ix_requests_client_id", requests.c.client_id, requests.c.method, requests.c.submitted_by)
 
 # Each new request counts the open ones of its submitter.
 sa.Index("ix_requests_submitted_by_status", requests.c.submitted_by, requests.c.status)

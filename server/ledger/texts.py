@@ -20,6 +20,8 @@ from unlearning.requests import DeletionRequest
 TEXTS, ERASED = "texts", "erased"
 """Under these names an event's details have the texts that came with it, by kind; and the numbers of the erased."""
 _SALT_BYTES = 32
+# A statement takes so many values on each database; of more requests all texts between them are read.
+_MOST_NAMED = 1000
 _table = schema.request_texts
 TEXT = _table.c.text
 """The column that has the texts."""
@@ -69,11 +71,16 @@ def erase(connection: sa.Connection, number: int) -> list[int]:
 
 
 def requests_of(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> list[DeletionRequest]:
-    """Return the requests of rows of `requests`, which are in order, with their texts."""
+    """Return the requests of rows of `requests` with their texts."""
     if not rows:
         return []
-    between = _table.c.request_number.between(rows[0].number, rows[-1].number)
-    query = sa.select(_table.c.request_number, _table.c.kind, _table.c.text).where(between)
+    numbers = [row.number for row in rows]
+    theirs = (
+        _table.c.request_number.in_(numbers)
+        if len(numbers) <= _MOST_NAMED
+        else _table.c.request_number.between(min(numbers), max(numbers))
+    )
+    query = sa.select(_table.c.request_number, _table.c.kind, _table.c.text).where(theirs)
     found: dict[int, dict[str, Any]] = {}
     for text in connection.execute(query.order_by(_table.c.number)):
         fields = found.setdefault(text.request_number, {"is_redacted": False})

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 
 from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger
-from server.state_directory.files import CHECKPOINTS, REPLACED, RESTORING, SHADOWS, refuse_half_restored
+from server.state_directory.files import CHECKPOINTS, REPLACED, RESTORING, refuse_half_restored
 from server.state_directory.ledger_address import LEDGER_FILE
 from unlearning.errors import BackupError, UpdateRefused
 from unlearning.runtime.durable_files import copy_private, make_private, open_private, write_atomically
@@ -145,12 +145,12 @@ def _newest_event(ledger: Ledger) -> tuple[int, str]:
 
 
 def _state_files(state_dir: Path) -> Iterator[Path]:
-    """Yield all plain files but the ledger's, checkpoints and shadow models (they carry what was forgotten, or will
-    be), unfinished ones and what earlier restores left.
+    """Yield all plain files but the ledger's, checkpoints (they carry what was forgotten, or will be), unfinished
+    ones and what earlier restores left.
     """
     for path in sorted(state_dir.rglob("*")):
         first = path.relative_to(state_dir).parts[0]
-        skipped = first in (CHECKPOINTS, SHADOWS) or first.startswith(NOT_COPIED)
+        skipped = first == CHECKPOINTS or first.startswith(NOT_COPIED)
         if skipped or path.name.startswith("."):
             continue
         if path.is_symlink():

@@ -23,7 +23,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 from prometheus_client.registry import Collector
 
-from server.ledger import ClientRecord, Ledger, LedgerUnavailable, RoundRecord
+from server.ledger import WAITING, ClientRecord, Ledger, LedgerUnavailable, RoundRecord
 from unlearning.errors import ConfigurationError
 from unlearning.requests import OPEN_STATUSES, Status
 
@@ -70,7 +70,11 @@ class LedgerCollector(Collector):
         """Return all metrics; where the ledger cannot be read, only that it cannot."""
         try:
             with self._turn:
-                metrics = [self._clients(), *self._round_metrics(), *self._request_metrics()]
+                metrics = [
+                    *(self._clients(), self._waiting()),
+                    *self._round_metrics(),
+                    *self._request_metrics(),
+                ]
             is_up = 1
         except LedgerUnavailable as exc:
             _log.warning("The ledger cannot be read for metrics: %s", exc)
@@ -83,6 +87,15 @@ class LedgerCollector(Collector):
         counts = Counter(_state_of(client, gone) for client in self._ledger.clients())
         for state in ("online", "offline", "forgotten"):
             found.add_metric([state], counts[state])
+        return found
+
+    def _waiting(self) -> Metric:
+        text = "seconds for which the run has waited for a client's answer, from 20 on"
+        found = _labelled_gauge("waiting_seconds", text, "client")
+        waiting = dict(self._ledger.facts().get(WAITING) or {})
+        for client in waiting.get("clients", ()):
+            since = datetime.fromisoformat(waiting["since"])
+            found.add_metric([client], max(0.0, (self._now() - since).total_seconds()))
         return found
 
     def _round_metrics(self) -> Iterator[Metric]:

@@ -41,19 +41,21 @@ _drawing = (
 
 def score_plot(data: ReportData) -> str:
     """Draw the score on test, retained and forgotten data over the stages; empty if nothing was scored."""
-    series = [
-        ("test", [item.score("test") for item in data.measurements], BLUE, "o", "-"),
-        ("retained", [item.score("retained") for item in data.measurements], GREEN, "^", ":"),
-        ("forgotten", [item.score("forgotten") for item in data.measurements], ORANGE, "s", "--"),
-    ]
-    return _line_plot(data.measurements, series, "scores", f"{data.federation.score_name} over the stages")
+    found = data.measurements
+    series = (
+        ("test", tuple(item.score("test") for item in found), BLUE, "o", "-"),
+        ("retained", tuple(item.score("retained") for item in found), GREEN, "^", ":"),
+        ("forgotten", tuple(item.score("forgotten") for item in found), ORANGE, "s", "--"),
+    )
+    return _line_plot(_stages(found), series, "scores", f"{data.federation.score_name} over the stages")
 
 
 def attack_plot(data: ReportData) -> str:
     """Draw the share of forgotten records that attacks recognise, over the stages; empty if no attack ran."""
-    yeom, confidence = ([item.attacks.get(name) for item in data.measurements] for name in (YEOM, CONFIDENCE))
-    series = [("loss attack", yeom, ORANGE, "s", "-"), ("confidence attack", confidence, PURPLE, "D", "--")]
-    return _line_plot(data.measurements, series, "attacks", "forgotten records recognised, over the stages")
+    found = data.measurements
+    yeom, confidence = (tuple(item.attacks.get(name) for item in found) for name in (YEOM, CONFIDENCE))
+    series = (("loss attack", yeom, ORANGE, "s", "-"), ("confidence attack", confidence, PURPLE, "D", "--"))
+    return _line_plot(_stages(found), series, "attacks", "forgotten records recognised, over the stages")
 
 
 @lru_cache(maxsize=8)
@@ -89,26 +91,36 @@ def rounds_plot(
         return _svg(figure, name, f"{label} over rounds {rounds[0][0]} to {rounds[-1][0]}")
 
 
+Stages = tuple[tuple[str, int], ...]
+"""The stage and the round of each measurement."""
+
+
+def _stages(measurements: Sequence[Measurement]) -> Stages:
+    return tuple((item.stage, item.round) for item in measurements)
+
+
+@lru_cache(maxsize=64)
 def _line_plot(
-    measurements: Sequence[Measurement],
-    series: Sequence[tuple[str, Sequence[float | None], str, str, str]],
+    stages: Stages,
+    series: tuple[tuple[str, tuple[float | None, ...], str, str, str], ...],
     name: str,
     label: str,
 ) -> str:
+    """Draw lines over the stages. Requests of one client that are carried out together have the same plots."""
     drawn = [line for line in series if any(value is not None for value in line[1])]
     if not drawn:
         return ""
     with _style():
         figure = Figure(figsize=(4.6, 3.0), layout="constrained")
         axes = figure.subplots()
-        positions = _positions(measurements)
-        marker_size = 5.0 if len(measurements) <= 2 * MAX_LABELS else 3.0
+        positions = _positions(stages)
+        marker_size = 5.0 if len(stages) <= 2 * MAX_LABELS else 3.0
         for legend, values, colour, marker, dash in drawn:
             points = [math.nan if value is None else value for value in values]
             axes.plot(
                 positions, points, dash, color=colour, marker=marker, markersize=marker_size, label=legend
             )
-        axes.set_xticks(positions, _stage_names(measurements))
+        axes.set_xticks(positions, _stage_names(stages))
         margin = 0.08 * max(positions[-1], 1.0)
         axes.set_xlim(-margin, positions[-1] + margin)
         axes.set_ylim(-0.03, 1.03)
@@ -118,29 +130,29 @@ def _line_plot(
         return _svg(figure, name, label)
 
 
-def _positions(measurements: Sequence[Measurement]) -> list[float]:
+def _positions(stages: Stages) -> list[float]:
     """Return where each stage stands. The first two get room for their names when recovery is long."""
-    recoveries = sum(item.stage == "recovery" for item in measurements)
+    recoveries = sum(stage == "recovery" for stage, _ in stages)
     room = max(1.0, recoveries / 3.5)
     positions, here = [], 0.0
-    for item in measurements:
+    for stage, _ in stages:
         positions.append(here)
-        here += 1.0 if item.stage == "recovery" else room
+        here += 1.0 if stage == "recovery" else room
     return positions
 
 
-def _stage_names(measurements: Sequence[Measurement]) -> list[str]:
+def _stage_names(stages: Stages) -> list[str]:
     """Return each stage's name, empty where it would overlap; recovery rounds count from the unlearned model."""
-    unlearned = next((item.round for item in measurements if item.stage == "unlearned"), None)
-    recoveries = [index for index, item in enumerate(measurements) if item.stage == "recovery"]
+    unlearned = next((number for stage, number in stages if stage == "unlearned"), None)
+    recoveries = [index for index, (stage, _) in enumerate(stages) if stage == "recovery"]
     # every stride-th, counted back from the last one: that is the model the text speaks of
     shown = set(recoveries[:: -max(1, math.ceil(len(recoveries) / MAX_LABELS))])
     names: list[str] = []
-    for index, item in enumerate(measurements):
-        if item.stage != "recovery":
-            names.append(item.stage)
+    for index, (stage, number) in enumerate(stages):
+        if stage != "recovery":
+            names.append(stage)
         elif index in shown:
-            names.append(f"+{item.round - unlearned}" if unlearned is not None else f"round {item.round}")
+            names.append(f"+{number - unlearned}" if unlearned is not None else f"round {number}")
         else:
             names.append("")
     return names

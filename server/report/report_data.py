@@ -131,7 +131,6 @@ class ReportData:
     model_hash_*: SHA-256 of the model before, after the unlearning rounds, and after recovery; of its frozen part,
         which does not travel and is in none of the others, empty where nothing is frozen.
     measuring: what the measurements of this report cost.
-    shadows: what training the shadow models cost before the request; None where there are none.
     not_measured: what this report cannot say and why, beside what each measurement names itself.
     """
 
@@ -144,7 +143,6 @@ class ReportData:
     unlearning: UnlearningPhase
     recovery: RecoveryPhase
     measuring: ExchangeCost | None = None
-    shadows: ExchangeCost | None = None
     formulas: tuple[FormulaCost, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     events: tuple[ReportEvent, ...] = ()

@@ -13,7 +13,7 @@ from server.report.report_data import ReportData
 from unlearning.gdpr import Ground
 from unlearning.verification.discrimination import Estimate
 from unlearning.verification.measurement import CONFIDENCE_POWER, Measurement, SetName
-from unlearning.verification.optional_attacks import LEARNT_MIA_U, LIRA_OFFLINE, LIRA_ONLINE
+from unlearning.verification.optional_attacks import LEARNT_MIA_U
 from unlearning.verification.standard_attacks import CONFIDENCE, MIA_U, YEOM
 from unlearning.verification.thresholds import CONFIDENCE_THRESHOLD, CORRECTNESS, ENTROPY, MODIFIED_ENTROPY
 from unlearning.verification.verdict import Finding
@@ -54,8 +54,6 @@ FIGURE_NAMES = {
     ENTROPY: "Entropy, one threshold per class",
     MODIFIED_ENTROPY: "Modified entropy, one threshold per class",
     MIA_U: "Change from the model before (MIA-U, distance)",
-    LIRA_ONLINE: "Shadow models with and without the example (LiRA, online)",
-    LIRA_OFFLINE: "Shadow models without the example (LiRA, offline)",
     **{name: f"Change, learnt (MIA-U, {construction})" for construction, name in LEARNT_MIA_U.items()},
 }
 STAGE_NAMES = {"before": "before", "unlearned": "after unlearning", "recovery": "after recovery"}

@@ -16,7 +16,7 @@ from server.requests.privacy_budget import check_budget
 from unlearning.errors import InvalidRequest, UnknownClient
 from unlearning.methods.eligibility import FederationProfile, check_eligible
 from unlearning.methods.method import Method
-from unlearning.methods.preparation import Prepared
+from unlearning.methods.preparation import Preparation
 from unlearning.methods.registry import check_supports, method_named, preparations, validated_parameters
 from unlearning.methods.safe_range import beyond_safe_range
 from unlearning.pseudonyms import PREFIX, is_keyed, names_of
@@ -131,11 +131,11 @@ def _check_eligible(ledger: Ledger, target: Target, method: Method, parameters: 
     check_budget(ledger, target, method, parameters)
 
 
-def _name_samples(ledger: Ledger, target: Target, prepared: Iterable[Prepared]) -> Target:
+def _name_samples(ledger: Ledger, target: Target, prepared: Iterable[Preparation]) -> Target:
     """Return `target` with those ids in clear that preparations name: they compare them."""
     if ledger.keys is None or target.client_id is None or not target.sample_ids:
         return target
-    known = {name for one in prepared for name in one.options.named_samples}
+    known = {name for one in prepared for name in one.named_samples}
     names = names_of([ledger.keys.of(target.client_id)], known)
     return replace(target, sample_ids=frozenset(names.get(item, item) for item in target.sample_ids))
 

@@ -15,7 +15,7 @@ from unlearning.errors import RequestError, UnknownClient
 from unlearning.methods.costs import CostSymbols, recovery_cost
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.methods.method import Method, Need
-from unlearning.methods.preparation import Prepared
+from unlearning.methods.preparation import Preparation
 from unlearning.methods.registry import METHODS, preparations, validated_parameters
 from unlearning.requests import Granularity, Status, Target
 
@@ -80,7 +80,7 @@ def _plan_method(
     symbols: CostSymbols,
     online: set[str],
     past: Measured | None,
-    prepared: Prepared | None,
+    prepared: Preparation | None,
 ) -> PlannedMethod:
     info = method.info
     refusal = ""
@@ -90,8 +90,7 @@ def _plan_method(
         raise
     except RequestError as exc:
         refusal = str(exc)
-    options = None if prepared is None else prepared.options
-    cost = method.cost(symbols, validated_parameters(method, {}), options)
+    cost = method.cost(symbols, validated_parameters(method, {}), prepared)
     a_round = recovery_cost(symbols, 1).communication_bytes
     return PlannedMethod(
         method=info.name,

@@ -34,7 +34,7 @@ _WHAT_TO_DO = (
 def budget_of(settings: RunSettings) -> tuple[str, NoiseBudget] | None:
     """Return the name of the prepared method that has a budget, and the budget; None where none has."""
     for name, prepared in settings.preparations().items():
-        if (budget := prepared.options.noise_budget) is not None:
+        if (budget := prepared.noise_budget) is not None:
             return name, budget
     return None
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from server.ledger import ClientRecord, Event, NewRequest
+from server.ledger import ClientRecord, Event, NewRequest, RequestFilter
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import MAX_EXTENSION_DAYS, MAX_REASON_LENGTH, check_extension, check_reason
 from unlearning.requests import Target
@@ -177,7 +177,7 @@ CALLS: Mapping[str, Call] = {
     "SubmitRequest": Call(roles=_FILERS, step="submit", request=NewRequest),
     "SubmitSamples": Call(roles=_FILERS),
     "GetRequest": Call(roles=_ALL, step="get"),
-    "ListRequests": Call(roles=_ALL, step="list_requests"),
+    "ListRequests": Call(roles=_ALL, step="list_requests", request=RequestFilter),
     "WatchRequest": Call(roles=_ALL),
     **{f"{name.capitalize()}Request": Call(roles=verb.roles, step=name) for name, verb in VERBS.items()},
     "GetReport": Call(roles=_ALL, step="report"),

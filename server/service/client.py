@@ -1,12 +1,12 @@
 """The client half of the deletion service: typed calls that raise the service's own errors."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
-from server.ledger import Event, NewRequest, Refusal, RoundRecord
+from server.ledger import Event, NewRequest, Refusal, RequestFilter, RequestPage, RoundRecord
 from server.ledger.records import request_number
 from server.requests.plan_data import Plan
 from server.service import deletion_pb2 as pb
@@ -24,7 +24,7 @@ from server.service.statuses import ServiceUnavailable, error_of
 from strategies.tls_files import TlsFiles, is_loopback
 from unlearning.gdpr import NOTHING_GIVEN, Particulars
 from unlearning.protocol import PROTOCOL, own_version
-from unlearning.requests import DeletionRequest, Status, Target
+from unlearning.requests import DeletionRequest, Target
 from unlearning.runtime.json_codec import from_plain
 
 if TYPE_CHECKING:
@@ -135,17 +135,17 @@ class DeletionClient:
         """Return one request in its present state."""
         return self._ask("GetRequest", DeletionRequest, request_id=request_id)
 
-    def list_requests(
-        self, *, statuses: Iterable[Status | str] = (), client_id: str = ""
-    ) -> list[DeletionRequest]:
-        """Return the requests in order of arrival, of these statuses and this client where given."""
-        names = [str(status) for status in statuses]
+    def page(self, wanted: RequestFilter) -> RequestPage:
+        """Return one page of the requests that a filter finds, and how many there are on all."""
+        answer = self._call("ListRequests", to_message(pb.ListRequestsRequest, wanted))
+        return from_message(RequestPage, answer)
+
+    def list_requests(self, **wanted: Any) -> list[DeletionRequest]:
+        """Return all requests that a filter (`RequestFilter`) finds, in order of arrival."""
         found: list[DeletionRequest] = []
         after = 0
         while True:
-            page = self._ask_list(
-                "ListRequests", DeletionRequest, statuses=names, client_id=client_id, after=after
-            )
+            page = self.page(RequestFilter(**wanted, after=after)).requests
             found += page
             if len(page) < LIST_PAGE:
                 return found

@@ -176,7 +176,9 @@ def parse_choice(kind: type[StrEnum], name: str, raw: str) -> StrEnum:
 
 def _several(name: str, origin: type, kind: Any, raw: Any) -> Any:
     is_nested = is_dataclass(kind)
-    values = [from_message(kind, one) for one in raw] if is_nested else list(raw)
+    values = [
+        from_message(kind, one) if is_nested else _value(kind.__name__.lower(), kind, one) for one in raw
+    ]
     found = origin(values)
     if len(found) != len(values):
         raise InvalidRequest(

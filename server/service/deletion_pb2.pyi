@@ -122,20 +122,42 @@ class GetRequestRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
 
 class ListRequestsRequest(_message.Message):
-    __slots__ = ("statuses", "client_id", "after")
+    __slots__ = ("statuses", "client_id", "after", "text", "due", "held", "first", "last", "since", "order", "descending", "offset", "limit")
     STATUSES_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    DUE_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    DESCENDING_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
     statuses: _containers.RepeatedScalarFieldContainer[str]
     client_id: str
     after: int
-    def __init__(self, statuses: _Optional[_Iterable[str]] = ..., client_id: _Optional[str] = ..., after: _Optional[int] = ...) -> None: ...
+    text: str
+    due: str
+    held: bool
+    first: str
+    last: str
+    since: _timestamp_pb2.Timestamp
+    order: str
+    descending: bool
+    offset: int
+    limit: int
+    def __init__(self, statuses: _Optional[_Iterable[str]] = ..., client_id: _Optional[str] = ..., after: _Optional[int] = ..., text: _Optional[str] = ..., due: _Optional[str] = ..., held: _Optional[bool] = ..., first: _Optional[str] = ..., last: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., order: _Optional[str] = ..., descending: _Optional[bool] = ..., offset: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class ListRequestsResponse(_message.Message):
-    __slots__ = ("requests",)
+    __slots__ = ("requests", "total")
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
     requests: _containers.RepeatedCompositeFieldContainer[DeletionRequest]
-    def __init__(self, requests: _Optional[_Iterable[_Union[DeletionRequest, _Mapping]]] = ...) -> None: ...
+    total: int
+    def __init__(self, requests: _Optional[_Iterable[_Union[DeletionRequest, _Mapping]]] = ..., total: _Optional[int] = ...) -> None: ...
 
 class WatchRequestRequest(_message.Message):
     __slots__ = ("request_id", "after_event", "after_round")

@@ -4,14 +4,24 @@ Every call has passed the checks (call_checks.py) and runs in one of its caller'
 that stream are in watching.py and uploads.py. gRPC's messages are not known here: convert.py reads and writes them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from server.ledger import LEFT_OUT, SITE_PROBLEMS, WAITING, Ledger, NewRequest, Refusal, RoundRecord
+from server.ledger import (
+    LEFT_OUT,
+    SITE_PROBLEMS,
+    WAITING,
+    Ledger,
+    NewRequest,
+    Refusal,
+    RequestFilter,
+    RequestPage,
+    RoundRecord,
+)
 from server.requests.admission import admit, check_admissible
 from server.requests.plan_data import Measured, Plan
 from server.requests.planning import past_deletions, plan
@@ -27,7 +37,6 @@ from server.service.calls import (
     MethodDescription,
     Report,
 )
-from server.service.convert import parse_choice
 from server.service.limits import Limits
 from server.service.statuses import AccessDenied
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, UnknownClient
@@ -37,6 +46,7 @@ from unlearning.methods.registry import METHODS
 from unlearning.requests import DeletionRequest, Status, Target
 
 _PAGE = 1000
+_LONGEST_SEARCH = 200
 _WITHOUT_RESULT = (Status.FAILED, Status.CANCELLED, Status.REFUSED)
 
 
@@ -109,11 +119,9 @@ class DeletionService:
         access.check_may_see(caller, self._ledger, request_id)
         return self._ledger.requests.get(request_id)
 
-    def list_requests(
-        self, caller: Caller, *, statuses: Sequence[str], client_id: str, after: int
-    ) -> list[DeletionRequest]:
-        """Return the requests of some statuses and of one client, or all; a client gets those about itself."""
-        client_id = client_id or (caller.name if caller.is_client else "")
+    def list_requests(self, caller: Caller, wanted: RequestFilter) -> RequestPage:
+        """Return a page of the requests that a filter finds; a client gets those about itself."""
+        client_id = wanted.client_id or (caller.name if caller.is_client else "")
         if not client_id.isprintable():
             raise InvalidRequest(f"Malformed client id {client_id[:40]!r}: it has control characters.")
         if caller.is_client and client_id != caller.name:
@@ -122,14 +130,14 @@ class DeletionService:
                 "Leave the client out.",
                 code="requests-of-others",
             )
-        if after < 0:
-            raise InvalidRequest(f"The list begins after a request's number, got {after}.")
-        return self._ledger.requests.select(
-            statuses=[Status(parse_choice(Status, "status", name)) for name in statuses] or None,
-            client_id=client_id or None,
-            after=after,
-            limit=_PAGE,
-        )
+        if min(wanted.after, wanted.offset, wanted.limit) < 0 or len(wanted.text) > _LONGEST_SEARCH:
+            raise InvalidRequest(
+                "A list begins after a request's number and has an offset and a limit, each of them 0 or more; a "
+                f"search has at most {_LONGEST_SEARCH} characters.",
+                code="bad-list",
+            )
+        wanted = replace(wanted, client_id=client_id, limit=min(wanted.limit or _PAGE, _PAGE))
+        return self._ledger.requests.page(wanted, today=self._clock().date())
 
     def change(
         self, verb: str, caller: Caller, *, request_id: str, by: str, **values: Any
@@ -263,8 +271,8 @@ def _why_no_report(request: DeletionRequest) -> str:
 def _what_to_know(ledger: Ledger) -> Iterator[str]:
     """Say whom the run waits for, what is wrong with the set-up of which site, and who is left out of rounds."""
     facts = ledger.facts()
-    if waiting := facts.get(WAITING):
-        yield str(waiting)
+    if waiting := dict(facts.get(WAITING) or {}):
+        yield str(waiting["text"])
     for fact in (SITE_PROBLEMS, LEFT_OUT):
         for client, problem in sorted(dict(facts.get(fact) or {}).items()):
             yield f"Client {client}: {problem}"

@@ -10,7 +10,7 @@ from unlearning.runtime.durable_files import close_state, erase_partials, make_p
 
 _log = getLogger(__name__)
 
-CHECKPOINTS, KEPT, REPORTS, SHADOWS = "checkpoints", "kept", "reports", "shadows"
+CHECKPOINTS, KEPT, REPORTS = "checkpoints", "kept", "reports"
 SETTINGS_FILE = "settings.json"
 """The run's settings, which say what model a checkpoint's vector belongs to."""
 UNDONE_FILE, RESIDUE_FILE = "undone-by-restore.json", "residue-erased.json"
@@ -30,7 +30,7 @@ REPLACED, RESTORING, RESTORE_JOURNAL = "replaced-", "restoring", "restoring.json
 """What restores moved aside, the copies of one, and its journal (`server.operations.restore`)."""
 SUPERLINK_DATABASE = Path("/var/lib/flower-unlearning/superlink.db")
 """Flower's own, beside the state directory, where deploy/ puts it."""
-FOLDERS = (CHECKPOINTS, KEPT, REPORTS, SHADOWS)
+FOLDERS = (CHECKPOINTS, KEPT, REPORTS)
 _OURS = (
     *FOLDERS,
     CALLBACKS,

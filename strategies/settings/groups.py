@@ -14,12 +14,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from unlearning.training import LocalTraining
-from unlearning.verification.shadow_models import MOST
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Points = Annotated[float, Field(ge=0, le=100)]
 DecayFactor = Annotated[float, Field(gt=0, le=1)]
-ShadowCount = Annotated[int, Field(ge=0, le=MOST)]
 Name = Annotated[str, Field(min_length=1)]
 
 
@@ -163,9 +161,6 @@ class DeletionSettings:
     """so many failed attempts make a request fail (it can be retried)"""
     attack_samples: PositiveInt = 1000
     """at most so many per-example values a client and set travel for the attacks"""
-    shadow_federations: ShadowCount = 0
-    """an even number from 4 of shadow models beside the federation, for the attack LiRA
-    ([what it costs](verification.md#shadow-federations-lira))"""
     mia_u_classifiers: bool = False
     """attack the change that a deletion makes with classifiers too; seconds a measurement"""
     measure_every_recovery_round: bool = True

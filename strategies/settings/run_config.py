@@ -25,13 +25,12 @@ from strategies.tls_files import is_loopback
 from strategies.update_limits import CountLimits, Limits
 from unlearning.errors import ConfigurationError
 from unlearning.methods.eligibility import unfit_preparations
-from unlearning.methods.preparation import Prepared
+from unlearning.methods.preparation import Preparation, task_prepared
 from unlearning.methods.registry import method_named, preparations
 from unlearning.tasks.settings import TaskSettings, problems
 from unlearning.tasks.task import Task
 from unlearning.training import TrainingSettings
 from unlearning.training import local_seed as local_seed  # clients have it from here
-from unlearning.verification.shadow_models import FEWEST
 
 _Part = TypeVar("_Part", TaskSettings, TrainingSettings)
 
@@ -96,8 +95,7 @@ class RunSettings(
             wrong += exc.problems
         else:
             for prepared in switched_on.values():
-                wrong += prepared.preparation.training_problems(prepared.options, self.training(1))
-            wrong += self.shadow_problems()
+                wrong += prepared.training_problems(self.training(1))
         return [*wrong, *self.bound_problems()]
 
     def bound_problems(self) -> list[str]:
@@ -166,23 +164,7 @@ class RunSettings(
             )
         return wrong
 
-    def shadow_problems(self) -> list[str]:
-        """Say in one sentence each why there can be no such shadow federations."""
-        count = self.shadow_federations
-        if not count:
-            return []
-        wrong = []
-        if count < FEWEST or count % 2:
-            wrong.append(f"shadow-federations: give an even number of {FEWEST} or more, or 0, got {count}.")
-        for name, prepared in self.preparations().items():
-            if prepared.preparation.replaces_training and not prepared.preparation.keeps_the_model:
-                wrong.append(
-                    f"shadow-federations: prepare={name} trains another model than shadow federations do; set one "
-                    "of the two only."
-                )
-        return wrong
-
-    def preparations(self) -> dict[str, Prepared]:
+    def preparations(self) -> dict[str, Preparation]:
         """Return what `prepare` switches on, by method."""
         return preparations(self.prepare)
 
@@ -199,12 +181,10 @@ class RunSettings(
         switched_on = self.preparations().values()
         wrong = unfit_preparations(task, map(method_named, self.preparations()))
         for prepared in switched_on:
-            wrong += prepared.preparation.problems(prepared.options, task, self.num_clients)
+            wrong += prepared.problems(task, self.num_clients)
         if wrong:
             raise ConfigurationError(wrong)
-        for prepared in switched_on:
-            task = prepared.preparation.prepared_task(prepared.options, task)
-        return task
+        return task_prepared(switched_on, task)
 
     def training(self, server_round: int, *, augment: bool | None = None) -> TrainingSettings:
         """Return how clients train in `server_round` (from 1); the learning rate decays with it.

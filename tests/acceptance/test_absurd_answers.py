@@ -110,8 +110,8 @@ def test_a_preparation_that_cannot_use_an_accepted_answer_ends_and_the_rounds_go
     """What passes `check` may still be what `keep` cannot use; then its method is refused and training goes on."""
     original = KeepUpdates.keep
 
-    def keep(self: KeepUpdates, options: Any, done: FederatedRound, store: Any) -> None:
-        original(self, options, done, store)
+    def keep(self: KeepUpdates, done: FederatedRound, store: Any) -> None:
+        original(self, done, store)
         if done.number == 2:
             raise IndexError("row 7 of client 2's answer")
 

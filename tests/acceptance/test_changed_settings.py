@@ -166,7 +166,7 @@ def test_fixed_options_are_options():
     """Of every method of the registry."""
     for method in METHODS.values():
         if method.info.preparation is not None:
-            assert method.info.preparation.fixed <= method.info.preparation.Options.model_fields.keys()
+            assert method.info.preparation.fixed <= method.info.preparation.model_fields.keys()
 
 
 def test_a_setting_of_an_own_app_is_fixed_too():

@@ -78,7 +78,6 @@ def test_another_method_is_refused_by_name(federation):
         {"model": "mlp"},
         {"prepare": "exact-ridge; pga"},
         {"prepare": "exact-ridge l2=0"},
-        {"shadow_federations": 4},
     ],
     ids=str,
 )

@@ -343,8 +343,8 @@ def test_an_answer_without_the_carried_vectors_is_refused(federation, monkeypatc
     one = federation(prepare="hf-online", **SMALL)
     carry = CarryVectors.train
 
-    def forgetful(self, options, work, ordinary):
-        return ordinary() if work.client_id == "0" else carry(self, options, work, ordinary)
+    def forgetful(self, work, ordinary):
+        return ordinary() if work.client_id == "0" else carry(self, work, ordinary)
 
     monkeypatch.setattr(CarryVectors, "train", forgetful)
     one.run(rounds=2)

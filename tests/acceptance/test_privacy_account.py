@@ -22,7 +22,8 @@ from tests.kills import Killer
 from unlearning.certified.noise import analytic_sigma
 from unlearning.certified.sealed_vectors import create_key
 from unlearning.errors import MethodFailed, UnsupportedRequest
-from unlearning.methods.hf_online_kept import CarriedVectorOptions, kept_vector
+from unlearning.methods.hf_online_kept import kept_vector
+from unlearning.methods.hf_online_vectors import CarryVectors
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
 from unlearning.runtime.stores import DirectoryStore
@@ -213,7 +214,7 @@ def test_with_a_key_nothing_that_is_kept_is_in_the_clear_and_the_forgotten_is_go
     one = trained(f"{BUDGET} key_file={tmp_path / 'kept.key'}")
     kept = list((one.directory / "kept").rglob("*.npz"))
     assert len(kept) == 8  # the last two of three clients and of the lengths
-    options = CarriedVectorOptions(key_file=str(tmp_path / "kept.key"), feature_norm=9)
+    options = CarryVectors(key_file=str(tmp_path / "kept.key"), feature_norm=9)
     store = DirectoryStore(one.directory / "kept" / "hf-online" / "0")
     secrets = [kept_vector(options, store, name).tobytes()[:24] for name in "012"] + [b"learning_rate"]
     folder = one.directory / "kept" / "hf-online" / "0" / "1"

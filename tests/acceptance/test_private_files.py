@@ -14,7 +14,7 @@ from server.state_directory.ledger_address import ledger_url
 from tests.federation import SMALL, client
 from unlearning.runtime.durable_files import open_to_others, write_atomically
 
-SETTINGS = {**SMALL, "prepare": "federaser every=1; hf-online", "shadow_federations": 4}
+SETTINGS = {**SMALL, "prepare": "federaser every=1; hf-online"}
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def careless_umask() -> Iterator[None]:
 
 
 def test_no_file_of_a_federation_is_open_to_others(federation, monkeypatch):
-    """Ledger, settings, checkpoints, histories, shadow models, reports, clients' memories."""
+    """Ledger, settings, checkpoints, histories, reports, clients' memories."""
     monkeypatch.setattr("client.app.keep_private", lambda: None)  # each file by its own mode
     one = federation(**SETTINGS)
     one.run()

@@ -111,7 +111,7 @@ def refusal(method: Method, kind: str) -> str:
     preparation = method.info.preparation
     if preparation is None:
         return ""
-    return " ".join(preparation.problems(preparation.Options(), KINDS[kind], len(data_of(kind))))
+    return " ".join(preparation().problems(KINDS[kind], len(data_of(kind))))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -214,7 +214,7 @@ def test_a_run_that_waits_or_does_not_sign_is_a_warning(good, ledger):
     [fault] = faults(check_state(good, mounts=MOUNTS, free_bytes=10**12))
     assert "does not sign" in fault
     token = ledger.acquire_fence("test", now=NOW)
-    live_at(ledger, token, NOW).set_facts({WAITING: "Waiting for 3 client(s)."})
+    live_at(ledger, token, NOW).set_facts({WAITING: {"text": "Waiting for 3 client(s)."}})
     [fault] = faults(check_ledger(good, now=NOW))
     assert "Waiting for 3 client(s)." in fault
 

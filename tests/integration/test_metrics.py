@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from server.ledger import ClientRecord, Ledger, LedgerUnavailable, RoundRecord
+from server.ledger import WAITING, ClientRecord, Ledger, LedgerUnavailable, RoundRecord
 from server.ledger.database import Database
 from server.operations.logs import FORMAT_VARIABLE, JsonLines, is_json_wanted
 from server.operations.metrics import LedgerCollector, MetricsServer, serve_metrics
@@ -217,3 +217,13 @@ def test_the_environment_decides_the_format(monkeypatch):
     monkeypatch.setenv(FORMAT_VARIABLE, "jsonl")
     with pytest.raises(ConfigurationError):
         is_json_wanted()
+
+
+def test_metrics_say_for_whom_the_run_waits_and_how_long(book, value):
+    """Nothing where it waits for nobody."""
+    writer = live_at(book.ledger, book.token, START)
+    writer.set_facts({WAITING: {"text": "", "clients": ["st-mary"], "since": START.isoformat()}})
+    book.now += timedelta(seconds=90)
+    assert value("waiting_seconds", client="st-mary") == 90.0
+    writer.set_facts({WAITING: {}})
+    assert value("waiting_seconds", client="st-mary") is None

@@ -3,8 +3,7 @@
 The same settings, with three deletions written into them, run on the in-process Grid, by `flwr run . local`
 (Ray) and against a SuperLink with SuperNodes, over mutual TLS with certificates by the script and registered keys. A
 model's hash is over its bits, so equal hashes are more than equality to a tolerance; the last weights are also compared
-as numbers, so that a failure says how far apart they are. Shadow federations run beside it: they are the same too, and
-so is what LiRA makes of them.
+as numbers, so that a failure says how far apart they are.
 """
 
 import json
@@ -13,7 +12,6 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +19,6 @@ import pytest
 from benchmarks.local_layout import free_ports
 from benchmarks.process_group import kill_local_superlink
 from server.federation.checkpoints import CheckpointStore
-from server.federation.shadow_store import ShadowStore
 from server.ledger import Ledger
 from server.operations.flower_control import ConfigValue, config_argument, flower_environment
 from server.state_directory.ledger_address import ledger_url
@@ -41,7 +38,6 @@ RUN_CONFIG: Mapping[str, ConfigValue] = {
     **SETTINGS,
     "num-clients": NUM_CLIENTS,
     "rounds": 4,
-    "shadow-federations": 4,
     "prepare": "hf-online",  # changes no bit of the models, and the first deletion is its vector
     "requests": "at=1 client=2 method=hf-online; at=2 client=3 method=newton-cg; at=3 client=1 method=puf-regular",
 }
@@ -52,15 +48,12 @@ class Outcome:
     """What a run ends in.
 
     models: by request, hashes before, after unlearning, and after recovery. exchanges: by request, of its unlearning.
-    shadows: the shadow models, (shadows, d). lira: the figures of the last deletion, before and after.
     """
 
     weights: Vector
     rounds: list[tuple[str, list[str], int]]
     models: list[dict[str, str]]
     exchanges: list[int]
-    shadows: Vector
-    lira: list[dict[str, Any]]
 
 
 def outcome_in(state_dir: Path) -> Outcome:
@@ -70,8 +63,6 @@ def outcome_in(state_dir: Path) -> Outcome:
     with closing(Ledger.open(ledger_url(state_dir))) as ledger:
         requests = ledger.requests.select()
         assert [request.status for request in requests] == [Status.COMPLETED] * 3
-        shadows = ShadowStore(state_dir).load()
-        assert shadows is not None
         reports = [
             json.loads((state_dir / "reports" / request.id / "report.json").read_text())
             for request in requests
@@ -84,8 +75,6 @@ def outcome_in(state_dir: Path) -> Outcome:
             ],
             models=[hashes(request) for request in requests],
             exchanges=[report["unlearning"]["rounds"] for report in reports],
-            shadows=np.stack(shadows.models),
-            lira=[reports[2]["attacks"][when]["lira-online"] for when in ("before", "after")],
         )
 
 
@@ -158,8 +147,6 @@ def test_the_weights_do_not_depend_on_where_the_federation_runs(
     )
     assert found.exchanges == expected.exchanges
     assert found.models == expected.models, f"the last weights differ by {difference:g} at most"
-    np.testing.assert_allclose(found.shadows, expected.shadows, rtol=1e-4, atol=1e-7)
-    assert found.lira == expected.lira
 
 
 def test_each_deletion_changes_the_model_twice(expected: Outcome) -> None:

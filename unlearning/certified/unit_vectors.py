@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from unlearning.certified.sensitivity import Weighting
 from unlearning.errors import DataError
-from unlearning.parameters import Vector, check_length
+from unlearning.parameters import Models, Vector, check_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def forgotten_by_addition(
 def vector_after_round(
     vector: Vector,
     carried: Mapping[str, Vector],
-    models: Mapping[str, tuple[int, Vector]],
+    models: Models,
     *,
     unit: str,
     before: Vector,

@@ -7,7 +7,14 @@ from typing import Any
 from unlearning.errors import DataError, UnknownClient
 from unlearning.local.learning import Learnt, Sites, forget_sets, without
 from unlearning.methods.eligibility import FederationProfile, check_eligible
-from unlearning.methods.method import ClientSite, Instruction, Method, Problem, Reply, UnlearningState
+from unlearning.methods.method import (
+    ClientSite,
+    Instructions,
+    Method,
+    Problem,
+    Reply,
+    UnlearningState,
+)
 from unlearning.methods.registry import check_supports, method_named, validated_parameters
 from unlearning.methods.updates import NUM_RETAINED, num_retained, split_buffers
 from unlearning.parameters import Vector
@@ -174,7 +181,7 @@ def _exchange(
 def answer(
     method: Method,
     problem: Problem,
-    instructions: Mapping[str, Instruction],
+    instructions: Instructions,
     sites: Sites,
     stores: Mapping[str, Store] | None = None,
 ) -> dict[str, Reply]:
@@ -235,10 +242,8 @@ def _without_traces(
         is_own = name == method.info.name
         is_rewritten = is_own and bool(rewritten.list_keys())
         stores[name] = rewritten if is_rewritten else stores[name].copy()
-        survives = one.preparation.survives(is_own=is_own, moves_model=method.info.moves_model)
-        if survives and one.preparation.erase(
-            one.options, stores[name], gone, until=learnt.next_round - 1, rewritten=is_rewritten
-        ):
+        survives = one.survives(is_own=is_own, moves_model=method.info.moves_model)
+        if survives and one.erase(stores[name], gone, until=learnt.next_round - 1, rewritten=is_rewritten):
             prepared[name] = one
         else:
             del stores[name]

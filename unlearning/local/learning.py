@@ -2,22 +2,27 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unlearning.errors import ConfigurationError, DataError
 from unlearning.methods.eligibility import unfit_preparations
 from unlearning.methods.method import PreparedStore
-from unlearning.methods.preparation import FederatedRound, LocalRound, Prepared
+from unlearning.methods.preparation import (
+    FederatedRound,
+    LocalRound,
+    Preparation,
+    all_take_part,
+    combine_prepared,
+    task_prepared,
+    train_prepared,
+)
 from unlearning.methods.registry import METHODS, preparations
-from unlearning.parameters import Vector, weighted_mean
+from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Exclusions, Forget, Target
 from unlearning.runtime.stores import Arrays, MemoryStore
 from unlearning.tasks.task import Examples, Task, forgotten_mask
-from unlearning.training import Trained, TrainingSettings, initial_parameters, local_seed, train
+from unlearning.training import TrainingSettings, initial_parameters, local_seed
 
 Sites = Mapping[str, Examples]
 """Each client's examples, by its id."""
@@ -46,7 +51,7 @@ class Learnt:
     exchanges: int = 0
     trained: Mapping[int, TrainingSettings] = field(default_factory=dict)
     num_examples: Mapping[str, int] = field(default_factory=dict)
-    prepared: Mapping[str, Prepared] = field(default_factory=dict)
+    prepared: Mapping[str, Preparation] = field(default_factory=dict)
     stores: Stores = field(default_factory=dict)
     site_stores: Mapping[str, Stores] = field(default_factory=dict)
     forgotten: Exclusions = field(default_factory=Exclusions)
@@ -64,8 +69,9 @@ class Learnt:
         """Return what the server keeps for a method, and where it may write what takes its place; None if nothing."""
         if method not in self.prepared:
             return None
-        options = self.prepared[method].options
-        return PreparedStore(options=options, store=self.stores[method], next_store=next_store)
+        return PreparedStore(
+            preparation=self.prepared[method], store=self.stores[method], next_store=next_store
+        )
 
     def kept_at_sites(self, method: str) -> Stores:
         """Return what each client keeps for a method, by client."""
@@ -73,12 +79,10 @@ class Learnt:
 
     def learns(self, task: Task) -> Task:
         """Return what is learnt in the place of `task`: where SISA is prepared for, an ensemble."""
-        for one in self.prepared.values():
-            task = one.preparation.prepared_task(one.options, task)
-        return task
+        return task_prepared(self.prepared.values(), task)
 
 
-def begin(task: Task, training: TrainingSettings, prepare: str | Mapping[str, Prepared] = "") -> Learnt:
+def begin(task: Task, training: TrainingSettings, prepare: str | Mapping[str, Preparation] = "") -> Learnt:
     """Return the model before its first round.
 
     prepare: the methods to prepare for, as the setting of a run: "federaser every=2; pga".
@@ -89,7 +93,7 @@ def begin(task: Task, training: TrainingSettings, prepare: str | Mapping[str, Pr
     prepared = preparations(prepare) if isinstance(prepare, str) else prepare
     problems = unfit_preparations(task, [METHODS[name] for name in prepared if name in METHODS])
     for one in prepared.values():
-        problems += one.preparation.training_problems(one.options, training)
+        problems += one.training_problems(training)
     if problems:
         raise ConfigurationError(problems)
     stores = {name: MemoryStore() for name in prepared}
@@ -113,7 +117,7 @@ def learn(task: Task, sites: Sites, learnt: Learnt, *, rounds: int = 1) -> Learn
         problem
         for one in learnt.prepared.values()
         if not learnt.rounds  # later there may be fewer
-        for problem in one.preparation.problems(one.options, task, len(sites))
+        for problem in one.problems(task, len(sites))
     ]
     if problems:
         raise ConfigurationError(problems)
@@ -151,15 +155,12 @@ def _train_round(task: Task, sites: Sites, learnt: Learnt) -> Learnt:
     """Train one round; `task` is what is learnt, an ensemble perhaps."""
     number, before = learnt.next_round, learnt.parameters
     stores = {name: learnt.stores[name].copy() for name in learnt.prepared}
-    sent = {
-        name: one.preparation.send(one.options, number, stores[name], learnt.forgotten)
-        for name, one in learnt.prepared.items()
-    }
+    sent = {name: one.send(number, stores[name], learnt.forgotten) for name, one in learnt.prepared.items()}
     models: dict[str, tuple[int, Vector]] = {}
     returned: dict[str, dict[str, Arrays]] = {name: {} for name in learnt.prepared}
     site_stores = dict(learnt.site_stores)
     for client, examples in sorted(sites.items()):
-        if not len(examples) or not _takes_part(learnt, client, number):
+        if not len(examples) or not all_take_part(learnt.prepared.values(), client, number):
             continue
         kept = site_stores.get(client, {})
         site_stores[client] = {name: kept.get(name, MemoryStore()).copy() for name in learnt.prepared}
@@ -170,13 +171,12 @@ def _train_round(task: Task, sites: Sites, learnt: Learnt) -> Learnt:
             model=before,
             examples=examples,
             training=replace(learnt.training, seed=local_seed(learnt.training.seed, client, number)),
-            store=MemoryStore(),
         )
-        trained, beside = _train_site(learnt.prepared, work, site_stores[client], sent)
+        trained, beside = train_prepared(learnt.prepared, work, site_stores[client].__getitem__, sent)
         models[client] = (trained.num_examples, trained.parameters)
         for name, arrays in beside.items():
             returned[name][client] = arrays
-    after = _combine(learnt.prepared, before, models)
+    after = combine_prepared(learnt.prepared.values(), before, models)
     for name, one in learnt.prepared.items():
         done = FederatedRound(
             number=number,
@@ -188,7 +188,7 @@ def _train_round(task: Task, sites: Sites, learnt: Learnt) -> Learnt:
             task=task,
             training=learnt.training,
         )
-        one.preparation.keep(one.options, done, stores[name])
+        one.keep(done, stores[name])
     counts = {**learnt.num_examples, **{client: count for client, (count, _) in models.items()}}
     return replace(
         learnt,
@@ -199,29 +199,3 @@ def _train_round(task: Task, sites: Sites, learnt: Learnt) -> Learnt:
         stores=stores,
         site_stores=site_stores,
     )
-
-
-def _train_site(
-    prepared: Mapping[str, Prepared], work: LocalRound, stores: Stores, sent: Mapping[str, Arrays]
-) -> tuple[Trained, dict[str, dict[str, NDArray[Any]]]]:
-    """Train at one site, each method around the one before; what it returns for each is the second."""
-    returns: dict[str, dict[str, NDArray[Any]]] = {name: {} for name in prepared}
-    step = partial(train, work.task, work.model, work.examples, work.training)
-    for name, one in prepared.items():
-        own = replace(work, store=stores[name], arrays=sent[name], returns=returns[name])
-        step = partial(one.preparation.train, one.options, own, step)
-    return step(), returns
-
-
-def _takes_part(learnt: Learnt, client: str, number: int) -> bool:
-    return all(one.preparation.takes_part(one.options, client, number) for one in learnt.prepared.values())
-
-
-def _combine(
-    prepared: Mapping[str, Prepared], before: Vector, models: Mapping[str, tuple[int, Vector]]
-) -> Vector:
-    """Average the models, by the rule of a method that replaces training where one is prepared."""
-    for one in prepared.values():
-        if one.preparation.replaces_training:
-            return one.preparation.combine(one.options, before, models)
-    return weighted_mean(models)

@@ -7,7 +7,7 @@ from typing import Any
 from unlearning.errors import InvalidRequest, MethodFailed, UnsupportedRequest
 from unlearning.methods.classifier_head import head_slots, size_of
 from unlearning.methods.method import Method, MethodInfo, Need
-from unlearning.methods.preparation import Prepared
+from unlearning.methods.preparation import Preparation
 from unlearning.own_training import takes_after_step
 from unlearning.requests import Granularity, Target
 from unlearning.tasks.own_code import name_of
@@ -64,7 +64,7 @@ class FederationProfile:
 
 
 def check_eligible(
-    method: Method, target: Target, federation: FederationProfile, prepared: Mapping[str, Prepared]
+    method: Method, target: Target, federation: FederationProfile, prepared: Mapping[str, Preparation]
 ) -> None:
     """Refuse a request that the federation cannot serve by this method.
 
@@ -102,7 +102,7 @@ def check_eligible(
         )
     if reason := unfit_training(info, federation.own_training, watches_steps=federation.watches_steps):
         raise UnsupportedRequest(f"{reason} Choose another method.", code="own-training")
-    alone = [name for name, other in prepared.items() if other.preparation.stands_alone and name != info.name]
+    alone = [name for name, other in prepared.items() if other.stands_alone and name != info.name]
     if alone:
         raise UnsupportedRequest(
             f"This federation trains its model in a way that only {alone[0]} can undo (prepare = "
@@ -140,7 +140,7 @@ def unfit_preparations(task: Task, methods: Iterable[Method]) -> list[str]:
 
 
 def _check_prepared(
-    method: Method, target: Target, federation: FederationProfile, prepared: Mapping[str, Prepared]
+    method: Method, target: Target, federation: FederationProfile, prepared: Mapping[str, Preparation]
 ) -> None:
     info = method.info
     assert info.preparation is not None
@@ -159,7 +159,7 @@ def _check_prepared(
             "round(s). Choose another method.",
             code="prepared-too-late",
         )
-    reason = info.preparation.refusal(prepared[info.name].options, target)
+    reason = prepared[info.name].refusal(target)
     if reason:
         raise UnsupportedRequest(
             f"{info.title} cannot forget {target.describe()}: {reason}", code="not-prepared-for-target"

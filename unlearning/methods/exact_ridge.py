@@ -30,15 +30,17 @@ from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Instructions,
     Method,
     MethodInfo,
     MethodParameters,
     Need,
     Problem,
+    Replies,
     Reply,
     UnlearningState,
 )
-from unlearning.methods.preparation import FederatedRound, LocalRound, Preparation, PreparationOptions
+from unlearning.methods.preparation import FederatedRound, LocalRound, Preparation
 from unlearning.methods.ridge_statistics import (
     Head,
     Statistics,
@@ -48,7 +50,7 @@ from unlearning.methods.ridge_statistics import (
     squared_loss,
 )
 from unlearning.methods.updates import NUM_RETAINED, change_of
-from unlearning.parameters import Vector, weighted_mean
+from unlearning.parameters import Models, Vector, weighted_mean
 from unlearning.requests import Exclusions
 from unlearning.runtime.stores import Arrays, Store, keep_newest, newest
 from unlearning.tasks.task import Task
@@ -61,22 +63,17 @@ MAX_INPUTS = 8_192
 """With more inputs the sums are over 270 MB per client, and solving for the head takes minutes."""
 
 
-class RidgeOptions(PreparationOptions):
-    """The L2 term."""
-
-    l2: float = Field(default=1.0, ge=1e-9, le=1e12, description="λ, of ½ Σ‖error‖² + λ/2 ‖head‖²")
-
-
-class SendSums(Preparation[RidgeOptions]):
+class SendSums(Preparation):
     """Every client sends its sums and takes over the head that was made of them."""
 
-    Options = RidgeOptions
     replaces_training = True
     has_own_retraining = True
     stands_alone = True
     keeps = "the server each client's sums of products of inputs and labels, of the last two rounds"
 
-    def send(self, options: RidgeOptions, number: int, store: Store, forgotten: Exclusions) -> Arrays:
+    l2: float = Field(default=1.0, ge=1e-9, le=1e12, description="λ, of ½ Σ‖error‖² + λ/2 ‖head‖²")
+
+    def send(self, number: int, store: Store, forgotten: Exclusions) -> Arrays:
         """Send the head of all that clients have sent in earlier rounds; empty where they have sent nothing.
 
         Raises:
@@ -84,9 +81,9 @@ class SendSums(Preparation[RidgeOptions]):
         """
         known = kept_statistics(store, before=number)
         staying = [known[client] for client in sorted(known) if not forgotten.is_forgotten(client)]
-        return {HEAD: solve(staying, options.l2).matrix if staying else np.zeros((0, 0))}
+        return {HEAD: solve(staying, self.l2).matrix if staying else np.zeros((0, 0))}
 
-    def check(self, options: RidgeOptions, sent: Arrays, returned: Arrays) -> None:
+    def check(self, sent: Arrays, returned: Arrays) -> None:
         """Refuse sums that are none, or of another model than the others'."""
         statistics = Statistics.from_arrays(returned)
         if sent[HEAD].size and statistics.moments.shape != sent[HEAD].shape:
@@ -94,7 +91,7 @@ class SendSums(Preparation[RidgeOptions]):
                 f"Its sums are of a head of shape {statistics.moments.shape}, the federation's is {sent[HEAD].shape}."
             )
 
-    def train(self, options: RidgeOptions, work: LocalRound, ordinary: Callable[[], Trained]) -> Trained:
+    def train(self, work: LocalRound, ordinary: Callable[[], Trained]) -> Trained:
         """Return the sums of all examples, and the head that was sent as the model.
 
         Raises:
@@ -109,16 +106,14 @@ class SendSums(Preparation[RidgeOptions]):
         outputs = predict(work.task, model, work.examples)
         return Trained(model, len(work.examples), squared_loss(outputs, work.examples.targets.numpy()))
 
-    def combine(
-        self, options: RidgeOptions, before: Vector, models: Mapping[str, tuple[int, Vector]]
-    ) -> Vector:
+    def combine(self, before: Vector, models: Models) -> Vector:
         """Return the one head that all have taken over, to the bit; the mean, should they differ."""
         _, first = next(iter(models.values()))
         if all(np.array_equal(first, model) for _, model in models.values()):
             return first
         return weighted_mean(models)
 
-    def keep(self, options: RidgeOptions, done: FederatedRound, store: Store) -> None:
+    def keep(self, done: FederatedRound, store: Store) -> None:
         """Keep each client's newest sums, and those before, from which a round that is done again starts."""
         for client in sorted(done.models):
             statistics = Statistics.from_arrays(done.arrays[client])
@@ -127,7 +122,7 @@ class SendSums(Preparation[RidgeOptions]):
                 continue
             keep_newest(store, client, done.number, statistics.to_arrays())
 
-    def problems(self, options: RidgeOptions, task: Task, num_clients: int) -> list[str]:
+    def problems(self, task: Task, num_clients: int) -> list[str]:
         """Say where the model is not one linear layer, or has too many inputs."""
         try:
             layer = layer_of(task)
@@ -141,10 +136,10 @@ class SendSums(Preparation[RidgeOptions]):
         ]
 
 
-_Problem: TypeAlias = Problem[MethodParameters, RidgeOptions]
+_Problem: TypeAlias = Problem[MethodParameters, SendSums]
 
 
-class ExactRidge(Method[MethodParameters, RidgeOptions]):
+class ExactRidge(Method[MethodParameters, SendSums]):
     """The head of the sums without what is forgotten; asks only those who keep a part of their examples."""
 
     Parameters = MethodParameters
@@ -159,7 +154,7 @@ class ExactRidge(Method[MethodParameters, RidgeOptions]):
         cost_remark="the formula counts sums, and messages carry settings too",
         replies_are_updates=False,
         replies_have_any_length=True,
-        preparation=SendSums(),
+        preparation=SendSums,
     )
 
     def begin(self, problem: _Problem, parameters: Vector) -> UnlearningState:
@@ -177,7 +172,7 @@ class ExactRidge(Method[MethodParameters, RidgeOptions]):
         staying = {client: known[client] for client in known if client not in problem.targets}
         return replace(_solved(problem, state, staying, asked=()), finished=True)
 
-    def configure(self, problem: _Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+    def configure(self, problem: _Problem, state: UnlearningState) -> Instructions:
         """Ask those who keep a part for the sums of that; the model need not travel."""
         nothing = np.zeros(0, dtype=state.parameters.dtype)
         return {
@@ -196,9 +191,7 @@ class ExactRidge(Method[MethodParameters, RidgeOptions]):
             values={NUM_RETAINED: len(site.retain)},
         )
 
-    def aggregate(
-        self, problem: _Problem, state: UnlearningState, replies: Mapping[str, Reply]
-    ) -> UnlearningState:
+    def aggregate(self, problem: _Problem, state: UnlearningState, replies: Replies) -> UnlearningState:
         """Solve with the new sums in the place of the old; they are kept for rounds and later deletions.
 
         Of a class everybody may have had examples: who is not there to send new sums is left out until it does.
@@ -235,7 +228,7 @@ class ExactRidge(Method[MethodParameters, RidgeOptions]):
         following = _solved(problem, state, {**staying, **anew}, asked=problem.partial)
         return following.advance(following.parameters, finished=True)
 
-    def cost(self, given: CostSymbols, parameters: MethodParameters, options: RidgeOptions | None) -> Cost:
+    def cost(self, given: CostSymbols, parameters: MethodParameters, preparation: SendSums | None) -> Cost:
         """Compute S C_p bytes, 2 N D (D + C) C_p FLOPs, 2 S C stored; S = 8 (D (D + 1)/2 + D C) bytes of sums.
 
         D inputs with the 1, so P = D C for C classes. In training each client sends S a round beside the model.
@@ -284,7 +277,7 @@ def _solved(
             "No sums of a client that stays are kept. Let a training round pass, then retry.", retryable=True
         )
     try:
-        head = solve([staying[client] for client in sorted(staying)], kept.options.l2)
+        head = solve([staying[client] for client in sorted(staying)], kept.preparation.l2)
     except NumericalError as exc:
         raise MethodFailed(str(exc), retryable=False) from exc
     parameters = parameters_of(head.matrix, layer_of(problem.task), state.parameters)
@@ -293,7 +286,7 @@ def _solved(
         "clients whose sums remain": len(staying),
         "examples in them": sum(one.num_examples for one in staying.values()),
         "clients asked": len(asked),
-        "λ": kept.options.l2,
+        "λ": kept.preparation.l2,
         "size of the kept sums in bytes": kept.store.num_bytes(),
         **change_of(problem.task, state.parameters, parameters),
     }

@@ -11,7 +11,7 @@ post-hoc form of PUF's comparison (PUF, Appendix A); it needs no preparation dur
 Only the head travels back.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -24,11 +24,13 @@ from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Instructions,
     Method,
     MethodInfo,
     MethodParameters,
     Need,
     Problem,
+    Replies,
     Reply,
     UnlearningState,
 )
@@ -63,9 +65,7 @@ class FedAu(Method[FedAuParameters]):
         replies_have_any_length=True,
     )
 
-    def configure(
-        self, problem: Problem[FedAuParameters], state: UnlearningState
-    ) -> Mapping[str, Instruction]:
+    def configure(self, problem: Problem[FedAuParameters], state: UnlearningState) -> Instructions:
         """Let the targets train an auxiliary head."""
         training = replace(problem.training, epochs=problem.parameters.epochs)
         asked = Instruction(operation="auxiliary-head", model=state.parameters, training=training)
@@ -87,7 +87,7 @@ class FedAu(Method[FedAuParameters]):
         )
 
     def aggregate(
-        self, problem: Problem[FedAuParameters], state: UnlearningState, replies: Mapping[str, Reply]
+        self, problem: Problem[FedAuParameters], state: UnlearningState, replies: Replies
     ) -> UnlearningState:
         """Mix the heads.
 
@@ -97,18 +97,28 @@ class FedAu(Method[FedAuParameters]):
         """
         sent = replies_of_targets(self.info.title, problem, replies)
         heads = [sent[client].vector for client in sorted(sent)]
-        slots = head_slots(problem.task)
-        for head in heads:
-            check_length(head, size_of(slots))
-        auxiliary = mean_vector(heads)
-        own, share = head_in(state.parameters, slots).astype(np.float64), problem.parameters.weight
-        mixed = (1 - share) * own + share * auxiliary  # W' = (1 − a) · W_head + a · mean_u W_aux
-        parameters = with_head(state.parameters, slots, mixed)
+        share = problem.parameters.weight
+        parameters = mix_heads(problem.task, state.parameters, heads, own=1 - share, auxiliary=share)
         return moved(problem, state, parameters)
 
-    def cost(self, given: CostSymbols, parameters: FedAuParameters, options: object) -> Cost:
+    def cost(self, given: CostSymbols, parameters: FedAuParameters, preparation: object) -> Cost:
         """Compute 2 P_c B bytes, P B stored; the head's training is not counted."""
         return Cost(2 * given.head_bytes, 0.0, given.model_bytes)
+
+
+def mix_heads(
+    task: Task, parameters: Vector, heads: Sequence[Vector], *, own: float, auxiliary: float
+) -> Vector:
+    """Return `parameters` (d,) with the head own · W_head + auxiliary · mean_u W_aux.
+
+    Raises:
+        UpdateRefused: a head has another length than the model's.
+    """
+    slots = head_slots(task)
+    for head in heads:
+        check_length(head, size_of(slots))
+    mixed = own * head_in(parameters, slots).astype(np.float64) + auxiliary * mean_vector(heads)
+    return with_head(parameters, slots, mixed)
 
 
 def _frozen_trunk(task: Task, parameters: Vector, seed: int) -> tuple[Task, Vector]:

@@ -18,7 +18,7 @@ and head are sent; the auxiliary head stays with the client. A deletion costs on
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeAlias, cast
 
@@ -28,22 +28,25 @@ from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from unlearning.errors import MethodFailed
-from unlearning.methods.classifier_head import classifier_head, head_in, head_slots, size_of, with_head
+from unlearning.methods.classifier_head import classifier_head, head_in, head_slots, size_of
 from unlearning.methods.costs import Cost, CostSymbols
+from unlearning.methods.fedau import mix_heads
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Instructions,
     Method,
     MethodInfo,
     MethodParameters,
     Need,
     Problem,
+    Replies,
     Reply,
     UnlearningState,
 )
-from unlearning.methods.preparation import ClientOptions, Listed, LocalRound, Preparation
-from unlearning.methods.updates import ask_targets, mean_vector, moved, replies_of_targets
-from unlearning.parameters import Vector, check_length
+from unlearning.methods.preparation import ClientPreparation, Listed, LocalRound
+from unlearning.methods.updates import ask_targets, moved, replies_of_targets
+from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
 from unlearning.runtime.stores import keep_newest, newest
 from unlearning.tasks.task import Examples, Task
@@ -56,8 +59,14 @@ class FedAuLearningParameters(MethodParameters):
     weight: float = Field(default=0.9, ge=0, le=1, description="a; for clients and samples")
 
 
-class AuxiliaryHeadOptions(ClientOptions):
-    """What may be forgotten later: whole clients, or samples by id, or one class. Lists are divided by commas."""
+class AuxiliaryHead(ClientPreparation):
+    """A client that may leave trains a second head: for whole clients, or samples by id, or one class.
+
+    Lists are divided by commas.
+    """
+
+    replaces_training = True
+    keeps = "each client that may leave its last two auxiliary heads"
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
@@ -67,7 +76,7 @@ class AuxiliaryHeadOptions(ClientOptions):
     seed: int = Field(default=0, ge=0, description="of the wrong labels")
 
     @model_validator(mode="after")
-    def _one_kind(self) -> "AuxiliaryHeadOptions":
+    def _one_kind(self) -> "AuxiliaryHead":
         if self.samples and self.class_label is not None:
             raise ValueError("one auxiliary head forgets samples or a class; give one of them")
         return self
@@ -83,63 +92,71 @@ class AuxiliaryHeadOptions(ClientOptions):
         purpose = [self.seed, self.class_label, *sorted(self.samples)]
         return f"auxiliary-head {hashlib.sha256(repr(purpose).encode()).hexdigest()[:16]}"
 
-
-class AuxiliaryHead(Preparation[AuxiliaryHeadOptions]):
-    """A client that may leave trains a second head."""
-
-    Options = AuxiliaryHeadOptions
-    replaces_training = True
-    keeps = "each client that may leave its last two auxiliary heads"
-
-    def train(
-        self, options: AuxiliaryHeadOptions, work: LocalRound, ordinary: Callable[[], Trained]
-    ) -> Trained:
+    def train(self, work: LocalRound, ordinary: Callable[[], Trained]) -> Trained:
         """Train trunk and both heads; trunk and head come back.
 
         Raises:
             MethodFailed: the model has no classifier head.
         """
-        if not options.has(work.client_id) or len(work.examples) == 0:
+        if not self.has(work.client_id) or len(work.examples) == 0:
             return ordinary()
         slots = head_slots(work.task)
         own = head_in(work.model, slots)
-        for key in set(work.store.list_keys()) - {options.key}:
+        for key in set(work.store.list_keys()) - {self.key}:
             work.store.erase(key)
-        saved = newest(work.store, options.key, before=work.number)
+        saved = newest(work.store, self.key, before=work.number)
         head = (
             cast(Vector, saved[1]["head"])
             if saved is not None
             else head_in(untrained_parameters(work.task, work.training.seed), slots)
         )
-        if options.class_label is None:
-            head = ((1 - options.gamma) * own + options.gamma * head).astype(own.dtype)
-        labels = auxiliary_labels(work.examples, work.task.num_classes, options)
+        if self.class_label is None:
+            head = ((1 - self.gamma) * own + self.gamma * head).astype(own.dtype)
+        labels = self.labels(work.examples, work.task.num_classes)
         examples = work.examples.with_targets(torch.stack([work.examples.targets, labels], dim=1))
         loss = _BothLosses(work.task)
         task = replace(task_of(work.task, _TwoHeads(model_with(work.task, work.model))), loss=loss)
         trained = train(task, np.concatenate([work.model, head]), examples, work.training)
-        keep_newest(work.store, options.key, work.number, {"head": trained.parameters[work.model.size :]})
+        keep_newest(work.store, self.key, work.number, {"head": trained.parameters[work.model.size :]})
         return Trained(trained.parameters[: work.model.size], trained.num_examples, loss.mean_of_head)
 
-    def refusal(self, options: AuxiliaryHeadOptions, target: Target) -> str:
+    def labels(self, examples: Examples, num_classes: int) -> Tensor:
+        """Return what the auxiliary head learns of each example, shape (n,), int64."""
+        if self.class_label is not None:
+            return torch.full_like(examples.targets, self.class_label)
+        wrong = torch.tensor([_shift(self.seed, str(name), num_classes) for name in examples.ids.tolist()])
+        if self.samples:
+            wrong[torch.from_numpy(~np.isin(examples.ids, sorted(self.samples)))] = 0
+        return (examples.targets + wrong) % num_classes
+
+    def describe(self) -> str:
+        """Say what it prepares for."""
+        clients = f"client(s) {', '.join(sorted(self.clients))}" if self.clients else "every client"
+        if self.class_label is not None:
+            return f"class {self.class_label}"
+        if self.samples:
+            return f"{len(self.samples):,} named sample(s) of {clients}, all together"
+        return f"{clients}, whole"
+
+    def refusal(self, target: Target) -> str:
         """Say what is missing where no auxiliary head was trained for the target."""
-        able, wanted = _prepared_for(options), ""
+        able, wanted = self.describe(), ""
         match target.granularity:
-            case Granularity.CLASS if target.class_label != options.class_label:
+            case Granularity.CLASS if target.class_label != self.class_label:
                 wanted = f"class={target.class_label}"
-            case Granularity.SAMPLE if not target.sample_ids <= options.samples:
+            case Granularity.SAMPLE if not target.sample_ids <= self.samples:
                 wanted = "samples=ID,ID,…"
-            case Granularity.CLIENT if options.samples or options.class_label is not None:
+            case Granularity.CLIENT if self.samples or self.class_label is not None:
                 wanted = f"clients={target.client_id}"
-        if not wanted and target.client_id is not None and not options.has(target.client_id):
-            wanted = f"clients={','.join(sorted({*options.clients, target.client_id}))}"
+        if not wanted and target.client_id is not None and not self.has(target.client_id):
+            wanted = f"clients={','.join(sorted({*self.clients, target.client_id}))}"
         if not wanted:
             return ""
         return f'it was prepared for {able}. That would need prepare = "fedau-learning {wanted}" in training.'
 
-    def problems(self, options: AuxiliaryHeadOptions, task: Task, num_clients: int) -> list[str]:
+    def problems(self, task: Task, num_clients: int) -> list[str]:
         """Say where the model has no classifier head, or there is no such class."""
-        label = options.class_label
+        label = self.class_label
         try:
             head_slots(task)
         except MethodFailed as exc:
@@ -149,10 +166,10 @@ class AuxiliaryHead(Preparation[AuxiliaryHeadOptions]):
         return []
 
 
-_Problem: TypeAlias = Problem[FedAuLearningParameters, AuxiliaryHeadOptions]
+_Problem: TypeAlias = Problem[FedAuLearningParameters, AuxiliaryHead]
 
 
-class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
+class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHead]):
     """FedAU during learning."""
 
     Parameters = FedAuLearningParameters
@@ -167,7 +184,7 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
         cost_remark="the target gets the whole model, as with every instruction, and sends its head",
         replies_are_updates=False,
         replies_have_any_length=True,
-        preparation=AuxiliaryHead(),
+        preparation=AuxiliaryHead,
     )
 
     def begin(self, problem: _Problem, parameters: Vector) -> UnlearningState:
@@ -177,22 +194,21 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
             MethodFailed: there are no auxiliary heads, or none for what is to be forgotten.
         """
         state = super().begin(problem, parameters)
-        options = self.kept(problem).options
+        prepared = self.kept(problem).preparation
         for target in _targets(problem):
-            reason = self.info.preparation.refusal(options, target) if self.info.preparation else ""
-            if reason:
+            if reason := prepared.refusal(target):
                 raise MethodFailed(
                     f"{self.info.title} cannot forget {target.describe()}: {reason}", retryable=False
                 )
         return state
 
-    def configure(self, problem: _Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+    def configure(self, problem: _Problem, state: UnlearningState) -> Instructions:
         """Ask the targets for their auxiliary heads; the model itself need not travel."""
         asked = Instruction(
             operation="auxiliary-head",
             model=np.zeros(0, dtype=state.parameters.dtype),
             training=problem.training,
-            values={"key": self.kept(problem).options.key},
+            values={"key": self.kept(problem).preparation.key},
         )
         return ask_targets(problem, asked)
 
@@ -205,17 +221,15 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
             head = np.zeros(size_of(head_slots(site.task)), dtype=instruction.model.dtype)
         return Reply(vector=head, num_examples=len(site.forget), values={"has_head": kept is not None})
 
-    def aggregate(
-        self, problem: _Problem, state: UnlearningState, replies: Mapping[str, Reply]
-    ) -> UnlearningState:
+    def aggregate(self, problem: _Problem, state: UnlearningState, replies: Replies) -> UnlearningState:
         """Mix the heads, or subtract for a class.
 
         Raises:
             MethodFailed: a target did not answer or has no auxiliary head, or no client holds an example.
             UpdateRefused: a head has another length than the model's.
         """
-        options = self.kept(problem).options
-        is_class = options.class_label is not None
+        prepared = self.kept(problem).preparation
+        is_class = prepared.class_label is not None
         holding = replies_of_targets(self.info.title, problem, replies)
         # The class's label was every example's, so also those have learnt it who hold none of its examples.
         asked = {client: replies[client] for client in problem.targets} if is_class else holding
@@ -228,37 +242,20 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
                 "cancel the request and file it again after a round in which they take part.",
                 retryable=is_class,  # a target of its own does not train while it waits to be forgotten
             )
-        slots = head_slots(problem.task)
-        for head in heads:
-            check_length(head, size_of(slots))
-        auxiliary = mean_vector(heads)
-        own, share = head_in(state.parameters, slots).astype(np.float64), problem.parameters.weight
-        mixed = own - auxiliary if is_class else (1 - share) * own + share * auxiliary
-        parameters = with_head(state.parameters, slots, mixed)
-        findings = {
-            "auxiliary heads used": len(heads),
-            "prepared for": _prepared_for(options),
-        }
+        share = problem.parameters.weight
+        own, auxiliary = (1.0, -1.0) if is_class else (1 - share, share)
+        parameters = mix_heads(problem.task, state.parameters, heads, own=own, auxiliary=auxiliary)
+        findings = {"auxiliary heads used": len(heads), "prepared for": prepared.describe()}
         return moved(problem, state, parameters, findings)
 
     def cost(
         self,
         given: CostSymbols,
         parameters: FedAuLearningParameters,
-        options: AuxiliaryHeadOptions | None,
+        preparation: AuxiliaryHead | None,
     ) -> Cost:
         """Compute 2 P_c B bytes, C P_c B stored: each client's auxiliary head."""
         return Cost(2 * given.head_bytes, 0.0, given.num_clients * given.head_bytes)
-
-
-def auxiliary_labels(examples: Examples, num_classes: int, options: AuxiliaryHeadOptions) -> Tensor:
-    """Return what the auxiliary head learns of each example, shape (n,), int64."""
-    if options.class_label is not None:
-        return torch.full_like(examples.targets, options.class_label)
-    wrong = torch.tensor([_shift(options.seed, str(name), num_classes) for name in examples.ids.tolist()])
-    if options.samples:
-        wrong[torch.from_numpy(~np.isin(examples.ids, sorted(options.samples)))] = 0
-    return (examples.targets + wrong) % num_classes
 
 
 def _shift(seed: int, example_id: str, num_classes: int) -> int:
@@ -307,15 +304,6 @@ class _BothLosses:
     @property
     def mean_of_head(self) -> float:
         return self._total / self._seen
-
-
-def _prepared_for(options: AuxiliaryHeadOptions) -> str:
-    clients = f"client(s) {', '.join(sorted(options.clients))}" if options.clients else "every client"
-    if options.class_label is not None:
-        return f"class {options.class_label}"
-    if options.samples:
-        return f"{len(options.samples):,} named sample(s) of {clients}, all together"
-    return f"{clients}, whole"
 
 
 def _targets(problem: Problem) -> Iterable[Target]:

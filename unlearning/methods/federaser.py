@@ -41,15 +41,17 @@ from unlearning.methods.costs import Cost, CostSymbols, WorkDone
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Instructions,
     Method,
     MethodInfo,
     MethodParameters,
     Need,
     Problem,
+    Replies,
     Reply,
     UnlearningState,
 )
-from unlearning.methods.preparation import FederatedRound, Preparation, PreparationOptions
+from unlearning.methods.preparation import FederatedRound, Preparation
 from unlearning.methods.updates import mean_vector, trained_update, with_kept_buffers
 from unlearning.parameters import Vector, layout
 from unlearning.requests import Granularity
@@ -71,44 +73,39 @@ class FedEraserParameters(MethodParameters):
     )
 
 
-class HistoryOptions(PreparationOptions):
-    """What of the history to keep."""
+class KeepUpdates(Preparation):
+    """The server keeps every client's update of every round, or of one round in `every`."""
+
+    from_the_start = True
+    keeps = "the server each client's update of every round (or one in `every`)"
 
     every: int = Field(default=1, ge=1, description="keep one round in this many, the first one included")
     max_gib: float = Field(default=16.0, gt=0, description="the store may take so much room")
 
-
-class KeepUpdates(Preparation[HistoryOptions]):
-    """The server keeps every client's update of every round, or of one round in `every`."""
-
-    Options = HistoryOptions
-    from_the_start = True
-    keeps = "the server each client's update of every round (or one in `every`)"
-
-    def keep(self, options: HistoryOptions, done: FederatedRound, store: Store) -> None:
+    def keep(self, done: FederatedRound, store: Store) -> None:
         """Keep U_k, n_k and the round's number, by client.
 
         Raises:
             StoreFull: the round would not fit; the history would have a gap from here on.
         """
-        if (done.number - 1) % options.every:
+        if (done.number - 1) % self.every:
             return
         needed = sum(model.nbytes for _, model in done.models.values())
-        bound = options.max_gib * GIB
+        bound = self.max_gib * GIB
         used = store.num_bytes()
         if used + needed > bound:
             raise StoreFull(
                 f"The stored updates take {used / GIB:.3g} GiB and round {done.number} {needed / GIB:.3g} more; "
-                f"max_gib allows {options.max_gib:g}. Give more room, or keep one round in more (every=…)."
+                f"max_gib allows {self.max_gib:g}. Give more room, or keep one round in more (every=…)."
             )
         for client, (count, model) in sorted(done.models.items()):
             store.save(client, done.number, _entry(model - done.before, count, done.number))
 
 
-_Problem: TypeAlias = Problem[FedEraserParameters, HistoryOptions]
+_Problem: TypeAlias = Problem[FedEraserParameters, KeepUpdates]
 
 
-class FedEraser(Method[FedEraserParameters, HistoryOptions]):
+class FedEraser(Method[FedEraserParameters, KeepUpdates]):
     """Calibrated replay. State: `rounds`, the stored rounds to replay; `missing`, by client in how many."""
 
     Parameters = FedEraserParameters
@@ -121,7 +118,7 @@ class FedEraser(Method[FedEraserParameters, HistoryOptions]):
         cost_remark="the first stored round is replayed without asking any client",
         remark="one exchange for each stored round; far from retraining after long training on unlike clients",
         asks_everyone=True,
-        preparation=KeepUpdates(),
+        preparation=KeepUpdates,
     )
 
     def begin(self, problem: _Problem, parameters: Vector) -> UnlearningState:
@@ -152,7 +149,7 @@ class FedEraser(Method[FedEraserParameters, HistoryOptions]):
         )
         return _report(state, kept.store, replayed=1)
 
-    def configure(self, problem: _Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+    def configure(self, problem: _Problem, state: UnlearningState) -> Instructions:
         """Let those that took part in the stored round and stay train shortly from the calibrated model."""
         own, store = problem.parameters, self.kept(problem).store
         number = state.values["rounds"][state.exchanges + 1]
@@ -171,9 +168,7 @@ class FedEraser(Method[FedEraserParameters, HistoryOptions]):
         """Compute Û_k, the update of short local training."""
         return trained_update(instruction, site, site.retain)
 
-    def aggregate(
-        self, problem: _Problem, state: UnlearningState, replies: Mapping[str, Reply]
-    ) -> UnlearningState:
+    def aggregate(self, problem: _Problem, state: UnlearningState, replies: Replies) -> UnlearningState:
         """Go one stored round further; a client that gave no answer is left out of it, its stored update too.
 
         Raises:
@@ -214,7 +209,7 @@ class FedEraser(Method[FedEraserParameters, HistoryOptions]):
         return _report(state, kept.store, replayed=done)
 
     def cost(
-        self, given: CostSymbols, parameters: FedEraserParameters, options: HistoryOptions | None
+        self, given: CostSymbols, parameters: FedEraserParameters, preparation: KeepUpdates | None
     ) -> Cost:
         """Compute 2 P B C_r R_ret bytes, F N E_cal C_r R_ret FLOPs, C R_ret P B stored."""
         rounds = given.repeated_rounds

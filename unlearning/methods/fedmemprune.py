@@ -17,7 +17,6 @@ The mean that ranks is over clients, not weighed, as in that code. Its experimen
 keeps a part stays with that part. Buffers and frozen parameters are not drawn; buffers are averaged as in a round.
 """
 
-from collections.abc import Mapping
 from typing import Annotated
 
 import numpy as np
@@ -29,11 +28,13 @@ from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Instructions,
     Method,
     MethodInfo,
     MethodParameters,
     Need,
     Problem,
+    Replies,
     Reply,
     UnlearningState,
 )
@@ -78,9 +79,7 @@ class FedMemPrune(Method[FedMemPruneParameters]):
         asks_everyone=True,
     )
 
-    def configure(
-        self, problem: Problem[FedMemPruneParameters], state: UnlearningState
-    ) -> Mapping[str, Instruction]:
+    def configure(self, problem: Problem[FedMemPruneParameters], state: UnlearningState) -> Instructions:
         """Let all that keep something train as ever."""
         ordinary = Instruction(operation="train", model=state.parameters, training=problem.training)
         return ask_staying(problem, ordinary)
@@ -90,7 +89,7 @@ class FedMemPrune(Method[FedMemPruneParameters]):
         return trained_update(instruction, site, site.retain)
 
     def aggregate(
-        self, problem: Problem[FedMemPruneParameters], state: UnlearningState, replies: Mapping[str, Reply]
+        self, problem: Problem[FedMemPruneParameters], state: UnlearningState, replies: Replies
     ) -> UnlearningState:
         """Average as ever, then draw again what hardly moved.
 
@@ -112,7 +111,7 @@ class FedMemPrune(Method[FedMemPruneParameters]):
         }
         return moved(problem, state, parameters, findings)
 
-    def cost(self, given: CostSymbols, parameters: FedMemPruneParameters, options: object) -> Cost:
+    def cost(self, given: CostSymbols, parameters: FedMemPruneParameters, preparation: object) -> Cost:
         """Compute 2 P B (C_r + C_p) bytes, F N E (C_r + C_p) FLOPs, P B stored: one ordinary round."""
         return given.trips(given.num_staying, storage_bytes=given.model_bytes)
 

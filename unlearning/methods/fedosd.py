@@ -21,7 +21,7 @@ ten rounds of either kind are the default, and the round's own rate in post-trai
 rate for a tenth of their rounds. What ended their unlearning is a number of rounds, no measure of how far it came.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, cast
 
@@ -37,11 +37,13 @@ from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Instructions,
     Method,
     MethodInfo,
     MethodParameters,
     Need,
     Problem,
+    Replies,
     Reply,
     UnlearningState,
 )
@@ -113,9 +115,7 @@ class FedOsd(Method[FedOsdParameters]):
         state = super().begin(problem, parameters)
         return replace(state, arrays={START: parameters}, values={"orthogonal": []})
 
-    def configure(
-        self, problem: Problem[FedOsdParameters], state: UnlearningState
-    ) -> Mapping[str, Instruction]:
+    def configure(self, problem: Problem[FedOsdParameters], state: UnlearningState) -> Instructions:
         """Ask all for their updates; in post-training only those that keep something."""
         own, ordinary = problem.parameters, replace(problem.training, optimizer="sgd")
         unlearns = state.exchanges < own.unlearning_rounds
@@ -136,7 +136,7 @@ class FedOsd(Method[FedOsdParameters]):
         return with_retained_update(trained_update(plain, lowering, site.forget), instruction, site)
 
     def aggregate(
-        self, problem: Problem[FedOsdParameters], state: UnlearningState, replies: Mapping[str, Reply]
+        self, problem: Problem[FedOsdParameters], state: UnlearningState, replies: Replies
     ) -> UnlearningState:
         """Go one round further.
 
@@ -168,7 +168,7 @@ class FedOsd(Method[FedOsdParameters]):
         state = moved(problem, state, parameters, findings, start=start, finished=finished)
         return replace(state, values={"orthogonal": shares})
 
-    def cost(self, given: CostSymbols, parameters: FedOsdParameters, options: object) -> Cost:
+    def cost(self, given: CostSymbols, parameters: FedOsdParameters, preparation: object) -> Cost:
         """Compute (2 P B C + P B C_p) R_u + 2 P B (C_r + C_p) R_p bytes, F N E (C R_u + (C_r + C_p) R_p) FLOPs, 2 P B.
 
         R_u rounds of unlearning, R_p of post-training.

@@ -18,7 +18,6 @@ its default. Learning rate, epoch and optimiser are its own for a ResNet-18 with
 steps, as of a small client, they move the model hardly at all.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated
 
@@ -34,11 +33,13 @@ from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Instructions,
     Method,
     MethodInfo,
     MethodParameters,
     Need,
     Problem,
+    Replies,
     Reply,
     UnlearningState,
 )
@@ -78,9 +79,7 @@ class FedQuit(Method[FedQuitParameters]):
         remark="asks the targets only; with the published rate a target of a few steps hardly moves the model",
     )
 
-    def configure(
-        self, problem: Problem[FedQuitParameters], state: UnlearningState
-    ) -> Mapping[str, Instruction]:
+    def configure(self, problem: Problem[FedQuitParameters], state: UnlearningState) -> Instructions:
         """Let the targets distil."""
         own = problem.parameters
         training = replace(
@@ -108,9 +107,7 @@ class FedQuit(Method[FedQuitParameters]):
         reply = trained_update(instruction, student, examples)
         return replace(reply, values={NUM_RETAINED: len(site.retain)})
 
-    def aggregate(
-        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
-    ) -> UnlearningState:
+    def aggregate(self, problem: Problem, state: UnlearningState, replies: Replies) -> UnlearningState:
         """Make the mean of the targets' models the new global one, by numbers of forgotten examples.
 
         Raises:
@@ -125,7 +122,7 @@ class FedQuit(Method[FedQuitParameters]):
         }
         return moved(problem, state, parameters, findings)
 
-    def cost(self, given: CostSymbols, parameters: FedQuitParameters, options: object) -> Cost:
+    def cost(self, given: CostSymbols, parameters: FedQuitParameters, preparation: object) -> Cost:
         """Compute 2 P B C_u bytes, F N (E_d + 1/3) C_u FLOPs, P B stored: a forward pass is a third of a step."""
         return given.trips(
             given.num_targets, epochs=parameters.epochs + 1 / 3, storage_bytes=given.model_bytes

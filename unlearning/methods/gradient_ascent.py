@@ -12,7 +12,6 @@ the test accuracy before recovery is that of guessing, as published. No learning
 which small networks (FashionMNIST, CIFAR-10, a hundred examples to forget) recover within a few rounds.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated
 
@@ -26,11 +25,13 @@ from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Instructions,
     Method,
     MethodInfo,
     MethodParameters,
     Need,
     Problem,
+    Replies,
     Reply,
     UnlearningState,
 )
@@ -74,9 +75,7 @@ class GradientAscent(Method[GradientAscentParameters]):
         remark="often destroys the model, and recovery has to mend it; with clip_norm=0 most networks overflow",
     )
 
-    def configure(
-        self, problem: Problem[GradientAscentParameters], state: UnlearningState
-    ) -> Mapping[str, Instruction]:
+    def configure(self, problem: Problem[GradientAscentParameters], state: UnlearningState) -> Instructions:
         """Let the targets climb."""
         training = replace(
             problem.training,
@@ -99,9 +98,7 @@ class GradientAscent(Method[GradientAscentParameters]):
         left = {_LEFT_AFTER: float(climb.steps)}
         return replace(reply, vector=np.zeros_like(instruction.model), metrics=left)
 
-    def aggregate(
-        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
-    ) -> UnlearningState:
+    def aggregate(self, problem: Problem, state: UnlearningState, replies: Replies) -> UnlearningState:
         """Add the mean of the targets' updates by their numbers of forgotten examples.
 
         Raises:
@@ -111,7 +108,7 @@ class GradientAscent(Method[GradientAscentParameters]):
         _check_finite(climbed)
         return moved(problem, state, add_mean_update(state.parameters, climbed))
 
-    def cost(self, given: CostSymbols, parameters: GradientAscentParameters, options: object) -> Cost:
+    def cost(self, given: CostSymbols, parameters: GradientAscentParameters, preparation: object) -> Cost:
         """Compute 2 P B C_u bytes, F N E_asc C_u FLOPs, P B stored."""
         return given.trips(given.num_targets, epochs=parameters.epochs, storage_bytes=given.model_bytes)
 
@@ -129,7 +126,7 @@ class _Climb:
         return not self.is_finite
 
 
-def _check_finite(climbed: Mapping[str, Reply]) -> None:
+def _check_finite(climbed: Replies) -> None:
     left = {
         client: reply.metrics[_LEFT_AFTER]
         for client, reply in sorted(climbed.items())

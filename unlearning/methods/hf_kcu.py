@@ -31,11 +31,13 @@ from unlearning.methods.costs import Cost, CostSymbols, solver_epochs
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Instructions,
     Method,
     MethodInfo,
     MethodParameters,
     Need,
     Problem,
+    Replies,
     Reply,
     UnlearningState,
 )
@@ -104,7 +106,7 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
 
     def configure(
         self, problem: Problem[HfKcuParameters | HfKcuInfluenceParameters], state: UnlearningState
-    ) -> Mapping[str, Instruction]:
+    ) -> Instructions:
         """Ask only the affected clients."""
         asked = Instruction(
             operation="solve",
@@ -154,7 +156,7 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
         self,
         problem: Problem[HfKcuParameters | HfKcuInfluenceParameters],
         state: UnlearningState,
-        replies: Mapping[str, Reply],
+        replies: Replies,
     ) -> UnlearningState:
         """Take the published or the corrected step.
 
@@ -186,7 +188,7 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
         self,
         given: CostSymbols,
         parameters: HfKcuParameters | HfKcuInfluenceParameters,
-        options: object,
+        preparation: object,
     ) -> Cost:
         """Compute 2 P B C_u bytes, F N (1 + c k) C_u FLOPs, P B stored."""
         return given.trips(
@@ -202,7 +204,7 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
         return site.retain if len(site.retain) else site.forget
 
 
-def _causal_weights(own: Mapping[str, int], total: int, affected: Mapping[str, Reply]) -> dict[str, float]:
+def _causal_weights(own: Mapping[str, int], total: int, affected: Replies) -> dict[str, float]:
     """Compute −w_i α_i: by n_i of n, and by the client's share of the gradient norms."""
     norms = sum(reply.metrics.get("gradient_norm", 0.0) for reply in affected.values())
     if not norms > 0:
@@ -216,7 +218,7 @@ def _causal_weights(own: Mapping[str, int], total: int, affected: Mapping[str, R
     }
 
 
-def _removal_weights(total: int, affected: Mapping[str, Reply]) -> dict[str, float]:
+def _removal_weights(total: int, affected: Replies) -> dict[str, float]:
     """Compute n_u,i / (n − n_u)."""
     retained = total - sum(reply.num_examples for reply in affected.values())
     if retained < 1:

@@ -27,7 +27,7 @@ from unlearning.certified.unit_vectors import UnitVectors, forgotten_by_addition
 from unlearning.errors import CheckpointError, ConfigurationError, MethodFailed
 from unlearning.methods.costs import Cost, CostSymbols, WorkDone
 from unlearning.methods.hf_online_bound import KeptBound
-from unlearning.methods.hf_online_kept import LENGTHS_KEY, CarriedVectorOptions, kept_vector
+from unlearning.methods.hf_online_kept import LENGTHS_KEY, kept_vector
 from unlearning.methods.hf_online_vectors import CarryVectors
 from unlearning.methods.method import (
     AsksNobody,
@@ -74,10 +74,10 @@ class HfOnlineParameters(MethodParameters):
         return self
 
 
-_Problem: TypeAlias = Problem[HfOnlineParameters, CarriedVectorOptions]
+_Problem: TypeAlias = Problem[HfOnlineParameters, CarryVectors]
 
 
-class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
+class HfOnline(AsksNobody[HfOnlineParameters, CarryVectors]):
     """Deletion by vector addition; the server does everything in `begin`."""
 
     Parameters = HfOnlineParameters
@@ -92,7 +92,7 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
             "and local training of a convolutional network takes 1.5 to 3 times itself longer for each"
         ),
         draws_noise=True,
-        preparation=CarryVectors(),
+        preparation=CarryVectors,
     )
 
     def begin(self, problem: _Problem, parameters: Vector) -> UnlearningState:
@@ -102,8 +102,8 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
             MethodFailed: the federation was not prepared, or no whole vector of a client is kept or can be read.
         """
         own, kept = problem.parameters, self.kept(problem)
-        options = kept.options
-        if own.epsilon is not None and options.sigma is not None:
+        prepared = kept.preparation
+        if own.epsilon is not None and prepared.sigma is not None:
             raise MethodFailed(
                 "This federation's noise and budget are set in prepare. Leave epsilon, delta and sensitivity out of "
                 "the request.",
@@ -111,7 +111,7 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
                 code="noise-set-in-prepare",
             )
         vectors = _vectors_of(problem, kept, parameters)
-        num_vectors = sum(options.has(name) for name in kept.store.list_keys() if name != LENGTHS_KEY)
+        num_vectors = sum(prepared.has(name) for name in kept.store.list_keys() if name != LENGTHS_KEY)
         moved = forgotten_by_addition(parameters, vectors, vectors.units)
         findings: dict[str, Any] = {
             "clients forgotten by addition of their vectors": ", ".join(vectors.units),
@@ -119,14 +119,14 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
             "clients that may be forgotten so": num_vectors,
             "size of the kept vectors in bytes": kept.store.num_bytes(),
             "‖Σ a_u‖": float(np.linalg.norm(vectors.vectors.astype(np.float64).sum(axis=0))),
-            "weights of the retraining it approximates": str(options.weighting),
+            "weights of the retraining it approximates": str(prepared.weighting),
             **change_of(problem.task, parameters, moved),
         }
         noise = Noise(sensitivity=own.sensitivity, delta=own.delta)
-        if options.sigma is not None:
-            noise = Noise(sigma=options.sigma, sensitivity=options.sensitivity, delta=options.delta)
-            moved = add_noise(moved, options.sigma, _noise_of(problem, moved, options.sigma))
-            findings |= {"noise": "Gaussian, of the σ that is set in prepare", "σ": options.sigma}
+        if prepared.sigma is not None:
+            noise = Noise(sigma=prepared.sigma, sensitivity=prepared.sensitivity, delta=prepared.delta)
+            moved = add_noise(moved, prepared.sigma, _noise_of(problem, moved, prepared.sigma))
+            findings |= {"noise": "Gaussian, of the σ that is set in prepare", "σ": prepared.sigma}
         elif own.epsilon is None or own.delta is None or own.sensitivity is None:
             findings["noise"] = "none, and no (ε, δ) is claimed"
         else:
@@ -149,7 +149,7 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
         )
 
     def cost(
-        self, given: CostSymbols, parameters: HfOnlineParameters, options: CarriedVectorOptions | None
+        self, given: CostSymbols, parameters: HfOnlineParameters, preparation: CarryVectors | None
     ) -> Cost:
         """Compute 0, for no client is asked, and V P B stored for V clients that may be forgotten (unknown: all).
 
@@ -163,10 +163,10 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
         return parameters.repair_rounds
 
     def sensitivity_bound(
-        self, options: CarriedVectorOptions, store: Store, initial: Callable[[], Vector]
+        self, preparation: CarryVectors, store: Store, initial: Callable[[], Vector]
     ) -> SensitivityBound:
         """Return what follows from the records of the rounds."""
-        return KeptBound(options, store, initial)
+        return KeptBound(preparation, store, initial)
 
 
 def _noise_of(problem: Problem, clean: Vector, sigma: float) -> Normal:
@@ -180,16 +180,16 @@ def _noise_of(problem: Problem, clean: Vector, sigma: float) -> Normal:
     return KeyedNormal(derived_key(problem.noise_key, "hf-online", content_hash(clean), float(sigma).hex()))
 
 
-def _vectors_of(
-    problem: Problem, kept: PreparedStore[CarriedVectorOptions], parameters: Vector
-) -> UnitVectors:
+def _vectors_of(problem: Problem, kept: PreparedStore[CarryVectors], parameters: Vector) -> UnitVectors:
     """Return the targets' vectors; zero for one that never took part."""
     vectors: dict[str, Vector] = {}
     for client in sorted(problem.targets):
         never_trained = not kept.store.rounds(client) and not problem.num_examples.get(client)
         try:
             vector = (
-                np.zeros_like(parameters) if never_trained else kept_vector(kept.options, kept.store, client)
+                np.zeros_like(parameters)
+                if never_trained
+                else kept_vector(kept.preparation, kept.store, client)
             )
         except (CheckpointError, ConfigurationError) as exc:
             raise MethodFailed(str(exc), retryable=False, code="vectors-unreadable") from exc

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from unlearning.certified.sealed_vectors import read_key, unseal
 from unlearning.certified.sensitivity import Weighting
 from unlearning.methods.hf_online_records import KeptRound, rounds_of
-from unlearning.methods.preparation import ClientOptions, NoiseBudget
+from unlearning.methods.preparation import ClientPreparation, NoiseBudget
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions
 from unlearning.runtime.stores import Store, newest
@@ -25,7 +25,7 @@ LENGTHS_KEY = ""
 _LOST = "lost"
 
 
-class CarriedVectorOptions(ClientOptions):
+class CarriedVectorOptions(ClientPreparation):
     """Who may be forgotten, and how the vectors are carried and kept."""
 
     weighting: Weighting = Field(

@@ -37,7 +37,7 @@ from unlearning.methods.hf_online_kept import (
     vectors_before,
 )
 from unlearning.methods.hf_online_records import WORK, append_round, has_trained, work_of
-from unlearning.methods.preparation import FederatedRound, LocalRound, Preparation
+from unlearning.methods.preparation import FederatedRound, LocalRound
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions, Target
 from unlearning.runtime.stores import Arrays, Store, keep_newest, newest
@@ -50,40 +50,36 @@ LARGEST_GROWTH = 1e6
 as long has diverged."""
 
 
-class CarryVectors(Preparation[CarriedVectorOptions]):
+class CarryVectors(CarriedVectorOptions):
     """The server keeps a vector for each forgettable client, and clients carry all of them through training.
 
     Of a client that took part while it had no vector, or of which samples were forgotten, a mark is kept
     instead: a vector that begins in the middle would forget a part only.
     """
 
-    Options = CarriedVectorOptions
     from_the_start = True
     replaces_training = True
-    keeps_the_model = True
     fixed = frozenset({"weighting"})
     keeps = "the server the last two vectors of each forgettable client, each as large as the model"
 
-    def send(self, options: CarriedVectorOptions, number: int, store: Store, forgotten: Exclusions) -> Arrays:
+    def send(self, number: int, store: Store, forgotten: Exclusions) -> Arrays:
         """Return the vectors (k, d) in the order of client ids, which are not told.
 
         Raises:
             ConfigurationError: the key file cannot be used.
         """
-        vectors = list(vectors_before(options, number, store, forgotten).values())
+        vectors = list(vectors_before(self, number, store, forgotten).values())
         return {VECTORS: np.stack(vectors)} if vectors else {}
 
-    def train(
-        self, options: CarriedVectorOptions, work: LocalRound, ordinary: Callable[[], Trained]
-    ) -> Trained:
+    def train(self, work: LocalRound, ordinary: Callable[[], Trained]) -> Trained:
         """Train as without this, to the bit, and compute J_i a for each vector.
 
         Raises:
             DataError: an input is larger than the declared `feature_norm`.
         """
-        if options.feature_norm:
-            _check_features(work, options.feature_norm)
-        work.returns[WORK] = work_of(len(work.examples), work.training, options.feature_norm)
+        if self.feature_norm:
+            _check_features(work, self.feature_norm)
+        work.returns[WORK] = work_of(len(work.examples), work.training, self.feature_norm)
         vectors = work.arrays.get(VECTORS)
         if vectors is None:
             return ordinary()
@@ -92,7 +88,7 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
         )
         return trained
 
-    def check(self, options: CarriedVectorOptions, sent: Arrays, returned: Arrays) -> None:
+    def check(self, sent: Arrays, returned: Arrays) -> None:
         """Refuse anything but as many vectors as were sent, of the same type, finite and of a length training can give.
 
         Raises:
@@ -114,32 +110,30 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
                     f"{LARGEST_GROWTH:g} times is no derivative of local training."
                 )
 
-    def keep(self, options: CarriedVectorOptions, done: FederatedRound, store: Store) -> None:
+    def keep(self, done: FederatedRound, store: Store) -> None:
         """Keep each vector as it is after the round.
 
         Raises:
             ConfigurationError: the key file cannot be used.
             StoreFull: a client more has come than there is room for.
         """
-        key = options.key()
+        key = self.key()
         earlier = kept_records(store, key, before=done.number)
         had_trained = has_trained(earlier, done.number)
         for client in sorted({*kept_clients(store), *done.models}):
             is_lost = client in had_trained and newest(store, client, before=done.number) is None
-            if is_lost or not options.has(client):
+            if is_lost or not self.has(client):
                 mark_lost(store, client, done.number)
-        known = vectors_before(options, done.number, store, done.forgotten)
-        text = append_round(
-            earlier, done, known, weighting=options.weighting, feature_norm=options.feature_norm
-        )
+        known = vectors_before(self, done.number, store, done.forgotten)
+        text = append_round(earlier, done, known, weighting=self.weighting, feature_norm=self.feature_norm)
         content = np.frombuffer(text.encode(), dtype=np.uint8)
         keep_newest(store, LENGTHS_KEY, done.number, seal(cast(Vector, content), LENGTHS_KEY, key))
         new = [c for c in sorted(done.models) if newest(store, c, before=done.number + 1) is None]
         needed = (len(known) + len(new)) * done.before.nbytes
-        if needed > options.max_gib * GIB:
+        if needed > self.max_gib * GIB:
             raise StoreFull(
                 f"With client(s) {', '.join(new)} the vectors would take {needed / GIB:.3g} GiB; max_gib allows "
-                f"{options.max_gib:g}. Name who may be forgotten (clients=…), or give more room, and train again."
+                f"{self.max_gib:g}. Name who may be forgotten (clients=…), or give more room, and train again."
             )
         rows = {unit: row for row, unit in enumerate(known)}
         nothing = np.zeros_like(done.before)
@@ -156,7 +150,7 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
                     unit=unit,
                     before=done.before,
                     after=done.after,
-                    weighting=options.weighting,
+                    weighting=self.weighting,
                 )
             # Of one that overflows no client could return a derivative, and every client's model would be refused.
             if not _norm(vector) <= LARGEST_GROWTH * max(1.0, _norm(done.after)):
@@ -164,13 +158,13 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
                 continue
             keep_newest(store, unit, done.number, seal(vector, unit, key))
 
-    def problems(self, options: CarriedVectorOptions, task: Task, num_clients: int) -> list[str]:
+    def problems(self, task: Task, num_clients: int) -> list[str]:
         """Say where the vectors have no room, or the model no derivative."""
-        units = len(options.clients) or num_clients
+        units = len(self.clients) or num_clients
         try:
             dimension = Weights(structure(task)).dimension
             needed = vector_bytes(dimension=dimension, num_units=units, dtype=task.dtype)
-            check_memory(needed, int(options.max_gib * GIB), units)
+            check_memory(needed, int(self.max_gib * GIB), units)
         except NumericalError as exc:
             return [f"prepare: hf-online: {exc}"]
         except ConfigurationError as exc:
@@ -178,7 +172,7 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
             return [f"prepare: hf-online: {problem} {advice}" for problem in exc.problems]
         return []
 
-    def training_problems(self, options: CarriedVectorOptions, training: TrainingSettings) -> list[str]:
+    def training_problems(self, training: TrainingSettings) -> list[str]:
         """Refuse other optimizers than SGD, with or without momentum."""
         if training.optimizer == "sgd":
             return []
@@ -187,15 +181,7 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
             f"have a derivative in closed form; the optimizer is {training.optimizer!r}. Set optimizer to sgd."
         ]
 
-    def erase(
-        self,
-        options: CarriedVectorOptions,
-        store: Store,
-        forgotten: Exclusions,
-        *,
-        until: int,
-        rewritten: bool,
-    ) -> bool:
+    def erase(self, store: Store, forgotten: Exclusions, *, until: int, rewritten: bool) -> bool:
         """Erase a forgotten client's vector; where samples are forgotten put a mark in its place.
 
         The others' vectors stay: what a deletion changes in them is of second order.
@@ -214,13 +200,13 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
         """
         return is_own or not moves_model
 
-    def refusal(self, options: CarriedVectorOptions, target: Target) -> str:
+    def refusal(self, target: Target) -> str:
         """Refuse clients that were not named before training."""
-        if target.client_id is None or options.has(target.client_id):
+        if target.client_id is None or self.has(target.client_id):
             return ""
-        named = ",".join(sorted({*options.clients, target.client_id}))
+        named = ",".join(sorted({*self.clients, target.client_id}))
         return (
-            f"vectors are carried for client(s) {', '.join(sorted(options.clients))} only. That would need "
+            f"vectors are carried for client(s) {', '.join(sorted(self.clients))} only. That would need "
             f'prepare = "hf-online clients={named}" from before the first round.'
         )
 

@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Protocol, TypeAlias
 
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
@@ -32,7 +32,7 @@ from unlearning.certified.sensitivity import Sensitivity
 from unlearning.errors import MethodFailed
 from unlearning.methods.classifier_head import head_slots
 from unlearning.methods.costs import Cost, CostSymbols, WorkDone
-from unlearning.methods.preparation import OptionsT, Preparation
+from unlearning.methods.preparation import Preparation, PreparationT
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Forget, Granularity
 from unlearning.runtime.stores import MemoryStore, Store
@@ -90,7 +90,7 @@ class MethodInfo:
     asks_everyone: bool = False
     draws_noise: bool = False
     moves_model: bool = True
-    preparation: Preparation | None = None
+    preparation: type[Preparation] | None = None
 
 
 class MethodParameters(BaseModel):
@@ -104,22 +104,22 @@ ParametersT = TypeVar("ParametersT", bound=MethodParameters, default=Any)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedStore(Generic[OptionsT]):
+class PreparedStore(Generic[PreparationT]):
     """What the server kept for a method that was prepared for.
 
-    options: of its preparation.
+    preparation: with its options.
     store: what its preparation kept of the training rounds, by client id.
     next_store: what takes the place of `store` when this unlearning is committed, if anything is written to
         it; empty before the first exchange. For methods whose unlearning rewrites history.
     """
 
-    options: OptionsT
+    preparation: PreparationT
     store: Store
     next_store: Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(Generic[ParametersT, OptionsT]):
+class Problem(Generic[ParametersT, PreparationT]):
     """What is given for the whole of one unlearning.
 
     task: what is learnt; the server half may look at its model's layers, and has no data.
@@ -150,7 +150,7 @@ class Problem(Generic[ParametersT, OptionsT]):
     training: TrainingSettings
     parameters: ParametersT
     round: int = 0
-    kept: PreparedStore[OptionsT] | None = None
+    kept: PreparedStore[PreparationT] | None = None
     noise_key: bytes | None = field(default=None, repr=False)
 
     @property
@@ -192,6 +192,12 @@ class Reply:
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
     buffers: Vector | None = None
+
+
+Instructions: TypeAlias = Mapping[str, Instruction]
+"""What each client is asked, by its id."""
+Replies: TypeAlias = Mapping[str, Reply]
+"""What clients answered, by their ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,13 +279,13 @@ class SensitivityBound(Protocol):
         """
 
 
-class Method(ABC, Generic[ParametersT, OptionsT]):
-    """An unlearning method, with its parameters and its preparation's options. It holds no state of its own."""
+class Method(ABC, Generic[ParametersT, PreparationT]):
+    """An unlearning method, with its parameters and its preparation. It holds no state of its own."""
 
     info: MethodInfo
     Parameters: type[ParametersT]
 
-    def begin(self, problem: Problem[ParametersT, OptionsT], parameters: Vector) -> UnlearningState:
+    def begin(self, problem: Problem[ParametersT, PreparationT], parameters: Vector) -> UnlearningState:
         """Return the state before the first exchange: the model as it is, unless a method says otherwise.
 
         Raises:
@@ -297,9 +303,7 @@ class Method(ABC, Generic[ParametersT, OptionsT]):
         return UnlearningState(parameters=parameters)
 
     @abstractmethod
-    def configure(
-        self, problem: Problem[ParametersT, OptionsT], state: UnlearningState
-    ) -> Mapping[str, Instruction]:
+    def configure(self, problem: Problem[ParametersT, PreparationT], state: UnlearningState) -> Instructions:
         """Say whom to ask what in the next exchange, by client id."""
 
     @abstractmethod
@@ -308,10 +312,7 @@ class Method(ABC, Generic[ParametersT, OptionsT]):
 
     @abstractmethod
     def aggregate(
-        self,
-        problem: Problem[ParametersT, OptionsT],
-        state: UnlearningState,
-        replies: Mapping[str, Reply],
+        self, problem: Problem[ParametersT, PreparationT], state: UnlearningState, replies: Replies
     ) -> UnlearningState:
         """Return the state after an exchange. `replies` lacks the clients that did not answer.
 
@@ -319,10 +320,12 @@ class Method(ABC, Generic[ParametersT, OptionsT]):
             MethodFailed: the replies do not suffice, or a number makes no sense.
         """
 
-    def cost(self, given: CostSymbols, parameters: ParametersT, options: OptionsT | None) -> Cost | None:
+    def cost(
+        self, given: CostSymbols, parameters: ParametersT, preparation: PreparationT | None
+    ) -> Cost | None:
         """Compute what the unlearning phase costs, by a closed formula; None where there is none.
 
-        options: of the preparation that is switched on; None where there is none.
+        preparation: that is switched on; None where there is none.
         """
         return None
 
@@ -331,7 +334,7 @@ class Method(ABC, Generic[ParametersT, OptionsT]):
         return 0
 
     def sensitivity_bound(
-        self, options: OptionsT, store: Store, initial: Callable[[], Vector]
+        self, preparation: PreparationT, store: Store, initial: Callable[[], Vector]
     ) -> SensitivityBound:
         """Return what bounds the sensitivity of this method's releases, from what its preparation has kept in `store`.
 
@@ -339,7 +342,7 @@ class Method(ABC, Generic[ParametersT, OptionsT]):
         """
         raise NotImplementedError(f"{self.info.title} draws no noise.")
 
-    def kept(self, problem: Problem[ParametersT, OptionsT]) -> PreparedStore[OptionsT]:
+    def kept(self, problem: Problem[ParametersT, PreparationT]) -> PreparedStore[PreparationT]:
         """Return what the server kept for this method.
 
         Raises:
@@ -357,12 +360,10 @@ class Method(ABC, Generic[ParametersT, OptionsT]):
         return problem.kept
 
 
-class AsksNobody(Method[ParametersT, OptionsT]):
+class AsksNobody(Method[ParametersT, PreparationT]):
     """The three functions of a method that is finished once it has begun."""
 
-    def configure(
-        self, problem: Problem[ParametersT, OptionsT], state: UnlearningState
-    ) -> Mapping[str, Instruction]:
+    def configure(self, problem: Problem[ParametersT, PreparationT], state: UnlearningState) -> Instructions:
         """Ask no client."""
         return {}
 
@@ -375,10 +376,7 @@ class AsksNobody(Method[ParametersT, OptionsT]):
         raise MethodFailed("This method asks nothing of clients.", retryable=False)
 
     def aggregate(
-        self,
-        problem: Problem[ParametersT, OptionsT],
-        state: UnlearningState,
-        replies: Mapping[str, Reply],
+        self, problem: Problem[ParametersT, PreparationT], state: UnlearningState, replies: Replies
     ) -> UnlearningState:
         """Return `state`: there is nothing to add."""
         return state

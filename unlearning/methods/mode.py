@@ -13,7 +13,6 @@ Both happen in the same round, guidance second. Here either is one exchange, 16 
 not mixed: G's become the retained clients' in each guidance.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Literal, cast
 
@@ -27,11 +26,13 @@ from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Instructions,
     Method,
     MethodInfo,
     MethodParameters,
     Need,
     Problem,
+    Replies,
     Reply,
     UnlearningState,
 )
@@ -98,9 +99,7 @@ class MoDe(Method[MoDeParameters]):
         fresh = initial_parameters(problem.task, problem.schedule(1).seed).astype(parameters.dtype)
         return replace(state, arrays={DEGRADATION: fresh})
 
-    def configure(
-        self, problem: Problem[MoDeParameters], state: UnlearningState
-    ) -> Mapping[str, Instruction]:
+    def configure(self, problem: Problem[MoDeParameters], state: UnlearningState) -> Instructions:
         """Degrade: the retained clients train De. Or guide: all train G, the target on De's labels."""
         own = problem.parameters
         ordinary = replace(problem.training, epochs=own.epochs, optimizer="sgd")
@@ -123,7 +122,7 @@ class MoDe(Method[MoDeParameters]):
         return trained_update(instruction, site, examples)
 
     def aggregate(
-        self, problem: Problem[MoDeParameters], state: UnlearningState, replies: Mapping[str, Reply]
+        self, problem: Problem[MoDeParameters], state: UnlearningState, replies: Replies
     ) -> UnlearningState:
         """Go one step further; clients that stay and gave no answer are left out of it.
 
@@ -147,7 +146,7 @@ class MoDe(Method[MoDeParameters]):
         findings = {"degradations": plan[:done].count("degrade"), "guidances": plan[:done].count("guide")}
         return replace(state.advance(parameters, finished=done == len(plan)), findings=findings)
 
-    def cost(self, given: CostSymbols, parameters: MoDeParameters, options: object) -> Cost:
+    def cost(self, given: CostSymbols, parameters: MoDeParameters, preparation: object) -> Cost:
         """Compute 2 P B (C_r R_d + C R_m) bytes, F N E (C_r R_d + C R_m) FLOPs: R_d degradations, R_m guidances."""
         degradations = given.num_retained * parameters.degradation_rounds
         guidances = given.num_clients * parameters.guidance_rounds

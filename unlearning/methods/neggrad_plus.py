@@ -17,7 +17,6 @@ read: the objective is that of its code, β (0.95 on small data, 0.9999 on large
 others report them.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, cast
 
@@ -27,11 +26,13 @@ from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Instructions,
     Method,
     MethodInfo,
     MethodParameters,
     Need,
     Problem,
+    Replies,
     Reply,
     UnlearningState,
 )
@@ -89,9 +90,7 @@ class NegGradPlus(Method[NegGradPlusParameters]):
         check_somebody_keeps(self.info.title, problem)
         return UnlearningState(parameters=parameters, arrays={START: parameters})
 
-    def configure(
-        self, problem: Problem[NegGradPlusParameters], state: UnlearningState
-    ) -> Mapping[str, Instruction]:
+    def configure(self, problem: Problem[NegGradPlusParameters], state: UnlearningState) -> Instructions:
         """Let the retained clients descend and the targets climb, from the same model."""
         own = problem.parameters
         descent = replace(problem.training, epochs=1, learning_rate=own.learning_rate, optimizer="sgd")
@@ -113,7 +112,7 @@ class NegGradPlus(Method[NegGradPlusParameters]):
         return with_retained_update(climbed, instruction, site)
 
     def aggregate(
-        self, problem: Problem[NegGradPlusParameters], state: UnlearningState, replies: Mapping[str, Reply]
+        self, problem: Problem[NegGradPlusParameters], state: UnlearningState, replies: Replies
     ) -> UnlearningState:
         """Go one step on both sides.
 
@@ -130,7 +129,7 @@ class NegGradPlus(Method[NegGradPlusParameters]):
         start, findings = cast(Vector, state.arrays[START]), {"rounds of descent and ascent": done}
         return moved(problem, state, parameters, findings, start=start, finished=done == own.rounds)
 
-    def cost(self, given: CostSymbols, parameters: NegGradPlusParameters, options: object) -> Cost:
+    def cost(self, given: CostSymbols, parameters: NegGradPlusParameters, preparation: object) -> Cost:
         """Compute (2 P B C + P B C_p) R bytes, F N C R FLOPs, 2 P B stored: R rounds of one pass."""
         return given.trips(
             given.num_clients * parameters.rounds,

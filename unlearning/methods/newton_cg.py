@@ -17,7 +17,6 @@ online. A participant that stops answering is left out from then on: the solve g
 that remain, with their gradient, and says so. λ is a bias, not a safety margin: keep it small.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -30,10 +29,12 @@ from unlearning.methods.costs import Cost, CostSymbols, solver_epochs
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Instructions,
     Method,
     MethodInfo,
     Need,
     Problem,
+    Replies,
     Reply,
     UnlearningState,
 )
@@ -81,9 +82,7 @@ class NewtonCg(Method[NewtonCgParameters]):
             values={"phase": first_phase(problem), "steps": 0, "participants": None, "left": []},
         )
 
-    def configure(
-        self, problem: Problem[NewtonCgParameters], state: UnlearningState
-    ) -> Mapping[str, Instruction]:
+    def configure(self, problem: Problem[NewtonCgParameters], state: UnlearningState) -> Instructions:
         """Ask the participants for their next piece of work: a gradient, a product or a preconditioned residual."""
         phase = state.values["phase"]
         arrays = {} if phase in (GRADIENT, FORGET_GRADIENT) else {"direction": cg_direction(solve_of(state))}
@@ -127,7 +126,7 @@ class NewtonCg(Method[NewtonCgParameters]):
         return Reply(vector=solution.value, num_examples=len(examples))
 
     def aggregate(
-        self, problem: Problem[NewtonCgParameters], state: UnlearningState, replies: Mapping[str, Reply]
+        self, problem: Problem[NewtonCgParameters], state: UnlearningState, replies: Replies
     ) -> UnlearningState:
         """Go one exchange further.
 
@@ -153,7 +152,7 @@ class NewtonCg(Method[NewtonCgParameters]):
             solve = cg_advance(solve, mean + (shift * cg_direction(solve)).astype(mean.dtype))
         return go_on(problem, state, solve)
 
-    def cost(self, given: CostSymbols, parameters: NewtonCgParameters, options: object) -> Cost:
+    def cost(self, given: CostSymbols, parameters: NewtonCgParameters, preparation: object) -> Cost:
         """Compute 2 P B (C_r + C_p) (1 + k) bytes, F N (1 + c k) (C_r + C_p) FLOPs, P B stored."""
         products = (given.work.products if given.work else 0) or parameters.iterations
         solve = given.trips(
@@ -162,7 +161,7 @@ class NewtonCg(Method[NewtonCgParameters]):
         return replace(solve, communication_bytes=solve.communication_bytes * (1 + products))
 
     def _after_gradient(
-        self, problem: Problem, state: UnlearningState, mean: Vector, answered: Mapping[str, Reply]
+        self, problem: Problem, state: UnlearningState, mean: Vector, answered: Replies
     ) -> UnlearningState:
         left = [client for client in state.values["participants"] or () if client not in answered]
         num_retained = sum(reply.num_examples for reply in answered.values())
@@ -188,7 +187,7 @@ def _kept_product(kind: CurvatureKind, instruction: Instruction, site: ClientSit
     return product
 
 
-def _mean(answered: Mapping[str, Reply]) -> Vector:
+def _mean(answered: Replies) -> Vector:
     """Compute Σ n_i v_i / Σ n_i, summed in float64 in the order of client ids."""
     return add_mean_update(np.zeros_like(next(iter(answered.values())).vector), answered)
 
@@ -199,9 +198,7 @@ def _decay(problem: Problem, state: UnlearningState, like: Vector) -> Vector:
     return (problem.training.weight_decay * weights).astype(like.dtype)
 
 
-def _after_forget_gradient(
-    problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
-) -> UnlearningState:
+def _after_forget_gradient(problem: Problem, state: UnlearningState, replies: Replies) -> UnlearningState:
     """Compute ∇ℓ(θ; D_u) + μθ over all targets, and n_u."""
     answered = replies_of_targets("remove_only", problem, replies)
     forgotten = _mean(answered)

@@ -19,7 +19,7 @@ Distances are of parameters, and buffers stay as they were: the others' cannot b
 The target's last local model must be there: this is what the preparation keeps, at the client alone.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, cast
 
@@ -33,15 +33,17 @@ from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Instructions,
     Method,
     MethodInfo,
     MethodParameters,
     Need,
     Problem,
+    Replies,
     Reply,
     UnlearningState,
 )
-from unlearning.methods.preparation import LocalRound, Preparation, PreparationOptions
+from unlearning.methods.preparation import LocalRound, Preparation
 from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import ask_targets, moved, replies_of_targets
 from unlearning.parameters import Vector, add_weighted, flatten, load
@@ -70,15 +72,12 @@ class PgaParameters(MethodParameters):
     weighted: bool = Field(default=False, description="θ_ref by numbers of examples")
 
 
-class KeepLastModel(Preparation[PreparationOptions]):
+class KeepLastModel(Preparation):
     """The client keeps its last local model."""
 
-    Options = PreparationOptions
     keeps = "each client its last two local models"
 
-    def train(
-        self, options: PreparationOptions, work: LocalRound, ordinary: Callable[[], Trained]
-    ) -> Trained:
+    def train(self, work: LocalRound, ordinary: Callable[[], Trained]) -> Trained:
         """Train as ever and keep what came out."""
         trained = ordinary()
         keep_newest(work.store, LAST_MODEL, work.number, {"parameters": trained.parameters})
@@ -98,7 +97,7 @@ class Pga(Method[PgaParameters]):
         needs=frozenset({Need.REQUESTER_ONLINE, Need.PREPARATION, Need.STEPS}),
         cost_remark="the formula is that of one target",
         remark="the distance at which it ends is absolute: tune max_distance to the model's size",
-        preparation=KeepLastModel(),
+        preparation=KeepLastModel,
     )
 
     def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
@@ -115,7 +114,7 @@ class Pga(Method[PgaParameters]):
             )
         return UnlearningState(parameters=parameters)
 
-    def configure(self, problem: Problem[PgaParameters], state: UnlearningState) -> Mapping[str, Instruction]:
+    def configure(self, problem: Problem[PgaParameters], state: UnlearningState) -> Instructions:
         """Let the target climb; the instruction has its share in the average that θ is."""
         parameters = problem.parameters
         training = replace(
@@ -175,9 +174,7 @@ class Pga(Method[PgaParameters]):
             },
         )
 
-    def aggregate(
-        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
-    ) -> UnlearningState:
+    def aggregate(self, problem: Problem, state: UnlearningState, replies: Replies) -> UnlearningState:
         """Make the target's model the new global one.
 
         Raises:
@@ -192,7 +189,7 @@ class Pga(Method[PgaParameters]):
         }
         return moved(problem, state, parameters, findings)
 
-    def cost(self, given: CostSymbols, parameters: PgaParameters, options: object) -> Cost:
+    def cost(self, given: CostSymbols, parameters: PgaParameters, preparation: object) -> Cost:
         """Compute 2 P B bytes, F N E_asc C_u FLOPs, C P B stored: each client's last model."""
         ascent = given.trips(
             given.num_targets, epochs=parameters.epochs, storage_bytes=given.num_clients * given.model_bytes

@@ -6,29 +6,32 @@ file and names it in its `MethodInfo`. It is switched on before training by the 
 
     prepare = "federaser every=2; pga"
 
-    server:  prepared.send(options, number, store, forgotten)   what travels with the model of a round, if anything
-    client:  prepared.train(options, work, ordinary)    around (or in place of) ordinary local training
-    server:  prepared.check(options, sent, returned)     before a client's model is accepted
-    server:  prepared.keep(options, done, store)         after the updates of a round were accepted
+    server:  preparation.send(number, store, forgotten)   what travels with the model of a round, if anything
+    client:  preparation.train(work, ordinary)            around (or in place of) ordinary local training
+    server:  preparation.check(sent, returned)            before a client's model is accepted
+    server:  preparation.keep(done, store)                after the updates of a round were accepted
+
+A subclass of `Preparation` has the options as its fields, so what is switched on is one object with its options.
 
 Both sides have a store of their own (`unlearning.runtime.stores`), one a method. Entries are kept by the round's
 number; a round that is done again after a crash must write what it wrote before, so a preparation reads
 entries of rounds before the present one only.
 """
 
-from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
+from typing import Annotated, Any, ClassVar
 
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from typing_extensions import TypeVar
 
-from unlearning.parameters import Vector, weighted_mean
+from unlearning.parameters import Models, Vector, weighted_mean
 from unlearning.requests import Exclusions, Target
-from unlearning.runtime.stores import Arrays, Store
+from unlearning.runtime.stores import Arrays, MemoryStore, Store
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import Trained, TrainingSettings
+from unlearning.training import Trained, TrainingSettings, train
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,26 +47,6 @@ class NoiseBudget:
     sensitivity: float | None = None
 
 
-class PreparationOptions(BaseModel):
-    """The options of a preparation that has none; others subclass it. Unknown names are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    @property
-    def named_samples(self) -> frozenset[str]:
-        """Return the ids of samples that the options name."""
-        return frozenset()
-
-    @property
-    def noise_budget(self) -> NoiseBudget | None:
-        """Return the budget that the options set for a method that draws noise; None where they set none."""
-        return None
-
-
-OptionsT = TypeVar("OptionsT", bound=PreparationOptions, default=Any)
-"""The options of a preparation."""
-
-
 def _listed(value: Any) -> Any:
     if not isinstance(value, str):
         return value
@@ -72,16 +55,6 @@ def _listed(value: Any) -> Any:
 
 Listed = Annotated[frozenset[str], BeforeValidator(_listed)]
 """Names divided by commas; `all` is read as an empty list, which of clients stands for every one."""
-
-
-class ClientOptions(PreparationOptions):
-    """Options of a preparation that is made for some clients."""
-
-    clients: Listed = Field(default=frozenset(), description="who may be forgotten, by commas; all")
-
-    def has(self, client_id: str) -> bool:
-        """Return whether this client may be forgotten."""
-        return not self.clients or client_id in self.clients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +74,7 @@ class LocalRound:
     model: Vector
     examples: Examples
     training: TrainingSettings
-    store: Store
+    store: Store = field(default_factory=MemoryStore)
     arrays: Arrays = field(default_factory=dict)
     returns: MutableMapping[str, NDArray[Any]] = field(default_factory=dict)
 
@@ -121,7 +94,7 @@ class FederatedRound:
     number: int
     before: Vector
     after: Vector
-    models: Mapping[str, tuple[int, Vector]]
+    models: Models
     arrays: Mapping[str, Arrays] = field(default_factory=dict)
     forgotten: Exclusions = field(default_factory=Exclusions)
     refused: frozenset[str] = frozenset()
@@ -129,12 +102,11 @@ class FederatedRound:
     training: TrainingSettings | None = None
 
 
-class Preparation(Generic[OptionsT]):
-    """Nothing on either side; a method overrides what it needs. Implementations hold no state.
+class Preparation(BaseModel):
+    """Nothing on either side; a method overrides what it needs. The fields are its options, and it holds no state.
 
     from_the_start: whether it is of no use unless it was switched on before the first round.
     replaces_training: whether `train` does local training itself; at most one such can be switched on.
-    keeps_the_model: whether the model is, bit for bit, that of ordinary training though this replaces training.
     has_own_retraining: whether its model is of another kind than ordinary training's, so that what retraining would
         give is a model of the same preparation that never had the forgotten data.
     stands_alone: whether no other can be switched on beside it.
@@ -142,16 +114,26 @@ class Preparation(Generic[OptionsT]):
     keeps: what is kept where, in plain words, for `methods` and the documentation.
     """
 
-    Options: type[OptionsT]
-    from_the_start: bool = False
-    replaces_training: bool = False
-    keeps_the_model: bool = False
-    has_own_retraining: bool = False
-    stands_alone: bool = False
-    fixed: frozenset[str] = frozenset()
-    keeps: str = ""
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    def send(self, options: OptionsT, number: int, store: Store, forgotten: Exclusions) -> Arrays:
+    from_the_start: ClassVar[bool] = False
+    replaces_training: ClassVar[bool] = False
+    has_own_retraining: ClassVar[bool] = False
+    stands_alone: ClassVar[bool] = False
+    fixed: ClassVar[frozenset[str]] = frozenset()
+    keeps: ClassVar[str] = ""
+
+    @property
+    def named_samples(self) -> frozenset[str]:
+        """Return the ids of samples that the options name."""
+        return frozenset()
+
+    @property
+    def noise_budget(self) -> NoiseBudget | None:
+        """Return the budget that the options set for a method that draws noise; None where they set none."""
+        return None
+
+    def send(self, number: int, store: Store, forgotten: Exclusions) -> Arrays:
         """Return what every client gets beside the model in the round `number`; nothing, as a rule.
 
         Raises:
@@ -159,25 +141,25 @@ class Preparation(Generic[OptionsT]):
         """
         return {}
 
-    def check(self, options: OptionsT, sent: Arrays, returned: Arrays) -> None:
+    def check(self, sent: Arrays, returned: Arrays) -> None:
         """Look at what a client returned for what it was sent; asked only where something was sent.
 
         Raises:
             UpdateRefused: it cannot be used, so neither can the client's model.
         """
 
-    def train(self, options: OptionsT, work: LocalRound, ordinary: Callable[[], Trained]) -> Trained:
+    def train(self, work: LocalRound, ordinary: Callable[[], Trained]) -> Trained:
         """Train locally for one round, at the client; `ordinary` does it as without this preparation."""
         return ordinary()
 
-    def keep(self, options: OptionsT, done: FederatedRound, store: Store) -> None:
+    def keep(self, done: FederatedRound, store: Store) -> None:
         """Keep what is needed of a round, on the server.
 
         Raises:
             StoreFull: a bound of the options would be exceeded; from then on the method is not prepared.
         """
 
-    def combine(self, options: OptionsT, before: Vector, models: Mapping[str, tuple[int, Vector]]) -> Vector:
+    def combine(self, before: Vector, models: Models) -> Vector:
         """Average a round's local models on the server, by numbers of examples (FedAvg).
 
         A preparation that trains in a way of its own may also average in a way of its own.
@@ -185,33 +167,25 @@ class Preparation(Generic[OptionsT]):
         """
         return weighted_mean(models)
 
-    def takes_part(self, options: OptionsT, client_id: str, number: int) -> bool:
+    def takes_part(self, client_id: str, number: int) -> bool:
         """Return whether a client is asked in the training round `number`; one that trains in its own way
         may wait.
         """
         return True
 
-    def prepared_task(self, options: OptionsT, task: Task) -> Task:
+    def prepared_task(self, task: Task) -> Task:
         """Return what is learnt in place of `task`."""
         return task
 
-    def problems(self, options: OptionsT, task: Task, num_clients: int) -> list[str]:
+    def problems(self, task: Task, num_clients: int) -> list[str]:
         """Return why this cannot be switched on for such a task and this number of clients, one sentence each."""
         return []
 
-    def training_problems(self, options: OptionsT, training: TrainingSettings) -> list[str]:
+    def training_problems(self, training: TrainingSettings) -> list[str]:
         """Return why this cannot be switched on where clients train so, one sentence each."""
         return []
 
-    def erase(
-        self,
-        options: OptionsT,
-        store: Store,
-        forgotten: Exclusions,
-        *,
-        until: int,
-        rewritten: bool,
-    ) -> bool:
+    def erase(self, store: Store, forgotten: Exclusions, *, until: int, rewritten: bool) -> bool:
         """Erase on the server what was kept of what is forgotten, once a deletion is completed.
 
         Of a client of which only some examples are forgotten, everything from before the deletion goes: it was
@@ -234,14 +208,54 @@ class Preparation(Generic[OptionsT]):
         """
         return True
 
-    def refusal(self, options: OptionsT, target: Target) -> str:
+    def refusal(self, target: Target) -> str:
         """Return why a target cannot be forgotten with what these options prepare for; empty if it can."""
         return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A preparation that is switched on, with its options."""
+PreparationT = TypeVar("PreparationT", bound=Preparation, default=Any)
+"""The preparation of a method."""
 
-    preparation: Preparation
-    options: PreparationOptions
+
+class ClientPreparation(Preparation):
+    """A preparation that is made for some clients."""
+
+    clients: Listed = Field(default=frozenset(), description="who may be forgotten, by commas; all")
+
+    def has(self, client_id: str) -> bool:
+        """Return whether this client may be forgotten."""
+        return not self.clients or client_id in self.clients
+
+
+def train_prepared(
+    prepared: Mapping[str, Preparation],
+    work: LocalRound,
+    store_of: Callable[[str], Store],
+    sent: Mapping[str, Arrays],
+) -> tuple[Trained, dict[str, dict[str, NDArray[Any]]]]:
+    """Train at one client, each method's preparation around the one before; what it returns for each is the second.
+
+    store_of: gives what this client keeps for a method. sent: what the server sent for each.
+    """
+    returns: dict[str, dict[str, NDArray[Any]]] = {name: {} for name in prepared}
+    step = partial(train, work.task, work.model, work.examples, work.training)
+    for name, one in prepared.items():
+        own = replace(work, store=store_of(name), arrays=sent.get(name, {}), returns=returns[name])
+        step = partial(one.train, own, step)
+    return step(), returns
+
+
+def combine_prepared(prepared: Iterable[Preparation], before: Vector, models: Models) -> Vector:
+    """Make one model (d,) of the local ones: FedAvg's mean, unless a method trains in a way of its own."""
+    replacing = next((one for one in prepared if one.replaces_training), Preparation())
+    return replacing.combine(before, models)
+
+
+def all_take_part(prepared: Iterable[Preparation], client_id: str, number: int) -> bool:
+    """Return whether a client is asked in the training round `number`."""
+    return all(one.takes_part(client_id, number) for one in prepared)
+
+
+def task_prepared(prepared: Iterable[Preparation], task: Task) -> Task:
+    """Return what is learnt in the place of `task`: where SISA is prepared for, an ensemble."""
+    return reduce(lambda learnt, one: one.prepared_task(learnt), prepared, task)

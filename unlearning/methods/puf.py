@@ -23,7 +23,6 @@ samples half of the step. That is `as_published_code`; the default reads Eq. 4 w
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, TypeVar
 
@@ -34,11 +33,13 @@ from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Instructions,
     Method,
     MethodInfo,
     MethodParameters,
     Need,
     Problem,
+    Replies,
     Reply,
     UnlearningState,
 )
@@ -88,7 +89,7 @@ PufT = TypeVar("PufT", PufSpecialParameters, PufRegularParameters)
 class Puf(Method[PufT]):
     """What both forms share: the targets train, and the server negates their updates."""
 
-    def configure(self, problem: Problem[PufT], state: UnlearningState) -> Mapping[str, Instruction]:
+    def configure(self, problem: Problem[PufT], state: UnlearningState) -> Instructions:
         """Let the targets train on what they forget."""
         flip = {"flip": problem.parameters.flip_at_client}
         climb = Instruction(operation=FORGET, model=state.parameters, training=problem.training, values=flip)
@@ -104,9 +105,7 @@ class Puf(Method[PufT]):
             reply = replace(reply, vector=-without_buffers(site.task, reply.vector))
         return replace(reply, values={NUM_RETAINED: len(site.retain)})
 
-    def aggregate(
-        self, problem: Problem[PufT], state: UnlearningState, replies: Mapping[str, Reply]
-    ) -> UnlearningState:
+    def aggregate(self, problem: Problem[PufT], state: UnlearningState, replies: Replies) -> UnlearningState:
         """Add the retained updates, subtract the targets'.
 
         Raises:
@@ -120,14 +119,12 @@ class Puf(Method[PufT]):
         stepped = add_weighted(state.parameters, shares)  # Eqs. (8), (9)
         return state.advance(with_kept_buffers(problem.task, stepped, keeping), finished=True)
 
-    def _keeping(self, problem: Problem[PufT], replies: Mapping[str, Reply]) -> dict[str, Reply]:
+    def _keeping(self, problem: Problem[PufT], replies: Replies) -> dict[str, Reply]:
         """Return the answers of those that keep something; none where only targets are asked."""
         return {}
 
     @abstractmethod
-    def _terms(
-        self, problem: Problem[PufT], replies: Mapping[str, Reply], keeping: Mapping[str, Reply]
-    ) -> _Terms:
+    def _terms(self, problem: Problem[PufT], replies: Replies, keeping: Replies) -> _Terms:
         """Return the updates with their rates times numbers of examples, and n."""
 
 
@@ -142,19 +139,14 @@ class PufSpecial(Puf[PufSpecialParameters]):
         needs=frozenset({Need.REQUESTER_ONLINE}),
     )
 
-    def _terms(
-        self,
-        problem: Problem[PufSpecialParameters],
-        replies: Mapping[str, Reply],
-        keeping: Mapping[str, Reply],
-    ) -> _Terms:
+    def _terms(self, problem: Problem[PufSpecialParameters], replies: Replies, keeping: Replies) -> _Terms:
         terms = _negate(problem, replies)
         total = sum(reply.num_examples for reply in replies.values())  # Eq. (4) with no S⁺
         if problem.parameters.as_published_code:
             total += sum(num_retained(replies[client]) for client in problem.partial)
         return terms, total
 
-    def cost(self, given: CostSymbols, parameters: PufSpecialParameters, options: object) -> Cost:
+    def cost(self, given: CostSymbols, parameters: PufSpecialParameters, preparation: object) -> Cost:
         """Compute 2 P B C_u bytes, F N E C_u FLOPs, P B stored."""
         return given.trips(given.num_targets, storage_bytes=given.model_bytes)
 
@@ -165,9 +157,7 @@ class PufRegular(Puf[PufRegularParameters]):
     Parameters = PufRegularParameters
     info = replace(PufSpecial.info, name="puf-regular", title="PUF-Regular")
 
-    def configure(
-        self, problem: Problem[PufRegularParameters], state: UnlearningState
-    ) -> Mapping[str, Instruction]:
+    def configure(self, problem: Problem[PufRegularParameters], state: UnlearningState) -> Instructions:
         """Let the targets train on what they forget, the retained clients as ever."""
         ordinary = Instruction(operation=RETAIN, model=state.parameters, training=problem.training)
         return {**super().configure(problem, state), **dict.fromkeys(problem.retained, ordinary)}
@@ -178,17 +168,10 @@ class PufRegular(Puf[PufRegularParameters]):
             return trained_update(instruction, site, site.retain)
         return with_retained_update(super().client_step(instruction, site), instruction, site)
 
-    def _keeping(
-        self, problem: Problem[PufRegularParameters], replies: Mapping[str, Reply]
-    ) -> dict[str, Reply]:
+    def _keeping(self, problem: Problem[PufRegularParameters], replies: Replies) -> dict[str, Reply]:
         return side_that_keeps(self.info.title, problem, replies)
 
-    def _terms(
-        self,
-        problem: Problem[PufRegularParameters],
-        replies: Mapping[str, Reply],
-        keeping: Mapping[str, Reply],
-    ) -> _Terms:
+    def _terms(self, problem: Problem[PufRegularParameters], replies: Replies, keeping: Replies) -> _Terms:
         rate = problem.parameters.retained_rate
         terms = _negate(problem, replies)
         total = sum(reply.num_examples for reply in replies.values())  # Eq. (4)
@@ -199,7 +182,7 @@ class PufRegular(Puf[PufRegularParameters]):
             total += reply.num_examples if is_second else 0
         return terms, total
 
-    def cost(self, given: CostSymbols, parameters: PufRegularParameters, options: object) -> Cost:
+    def cost(self, given: CostSymbols, parameters: PufRegularParameters, preparation: object) -> Cost:
         """Compute 2 P B C + P B C_p bytes, F N E C FLOPs, P B stored: a partial target sends a second vector."""
         return given.trips(
             given.num_clients, storage_bytes=given.model_bytes, second_vectors=given.num_partial
@@ -207,7 +190,7 @@ class PufRegular(Puf[PufRegularParameters]):
 
 
 def _negate(
-    problem: Problem[PufSpecialParameters] | Problem[PufRegularParameters], replies: Mapping[str, Reply]
+    problem: Problem[PufSpecialParameters] | Problem[PufRegularParameters], replies: Replies
 ) -> dict[str, tuple[float, Vector]]:
     """Return −η_u n_u and Δ_u of each target, or η_u n_u where the client has flipped the sign, Eq. (6)."""
     own = problem.parameters

@@ -25,7 +25,7 @@ from unlearning.methods.mode import MoDe
 from unlearning.methods.neggrad_plus import NegGradPlus
 from unlearning.methods.newton_cg import NewtonCg
 from unlearning.methods.pga import Pga
-from unlearning.methods.preparation import Prepared
+from unlearning.methods.preparation import Preparation
 from unlearning.methods.puf import PufRegular, PufSpecial
 from unlearning.methods.retrain import Natural, Retrain
 from unlearning.methods.sisa import Sisa
@@ -122,7 +122,7 @@ def check_supports(method: Method, target: Target) -> None:
         )
 
 
-def preparations(text: str) -> dict[str, Prepared]:
+def preparations(text: str) -> dict[str, Preparation]:
     """Return what the setting `prepare` switches on, by method: "federaser every=2; pga".
 
     What replaces local training comes first, so that the others see what was really trained.
@@ -130,7 +130,7 @@ def preparations(text: str) -> dict[str, Prepared]:
     Raises:
         ConfigurationError: lists every entry that is wrong.
     """
-    found: dict[str, Prepared] = {}
+    found: dict[str, Preparation] = {}
     wrong: list[str] = []
     for entry in (part.strip() for part in text.split(";")):
         if not entry:
@@ -145,18 +145,18 @@ def preparations(text: str) -> dict[str, Prepared]:
             wrong.append(f"prepare: {name} is given twice.")
         pairs = [word.partition("=") for word in words]
         try:
-            options = preparation.Options.model_validate({key: value for key, _, value in pairs})
+            switched_on = preparation.model_validate({key: value for key, _, value in pairs})
         except ValidationError as exc:
-            fields = preparation.Options.model_fields.items()
+            fields = preparation.model_fields.items()
             known = ", ".join(field.alias or key for key, field in fields) or "none"
             reasons = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in exc.errors())
             wrong.append(f"prepare: {entry!r}: {reasons}. Options of {name}: {known}.")
             continue
-        found[name] = Prepared(preparation, options)
-    replacing = [name for name, prepared in found.items() if prepared.preparation.replaces_training]
+        found[name] = switched_on
+    replacing = [name for name, prepared in found.items() if prepared.replaces_training]
     if len(replacing) > 1:
         wrong.append(f"prepare: {' and '.join(replacing)} each train in a way of their own; choose one.")
-    alone = [name for name, prepared in found.items() if prepared.preparation.stands_alone]
+    alone = [name for name, prepared in found.items() if prepared.stands_alone]
     if alone and len(found) > 1 and len(replacing) < 2:
         others = ", ".join(sorted(set(found) - set(alone)))
         wrong.append(

@@ -7,7 +7,6 @@ the gold standard, at its full price.
     Natural: θ' = θ          Retrain: θ' = θ_R,  θ_0 fresh,  θ_{t+1} = Σ_i (n_i/n) φ_i(θ_t) over the retained
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated
 
@@ -18,11 +17,13 @@ from unlearning.methods.method import (
     AsksNobody,
     ClientSite,
     Instruction,
+    Instructions,
     Method,
     MethodInfo,
     MethodParameters,
     Need,
     Problem,
+    Replies,
     Reply,
     UnlearningState,
 )
@@ -54,7 +55,7 @@ class Natural(AsksNobody[MethodParameters]):
         """Finish at once, with the model as it is."""
         return UnlearningState(parameters=parameters, finished=True)
 
-    def cost(self, given: CostSymbols, parameters: MethodParameters, options: object) -> Cost:
+    def cost(self, given: CostSymbols, parameters: MethodParameters, preparation: object) -> Cost:
         """Compute 0 and P B stored, the model before: no client is asked."""
         return given.trips(0, storage_bytes=given.model_bytes)
 
@@ -86,7 +87,7 @@ class Retrain(Method[RetrainParameters]):
         fresh = initial_parameters(problem.task, problem.schedule(1).seed).astype(parameters.dtype)
         return UnlearningState(parameters=fresh, values={"rounds": rounds})
 
-    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+    def configure(self, problem: Problem, state: UnlearningState) -> Instructions:
         """Let the retained clients, and partial targets on what they keep, train as in that round."""
         training = problem.schedule(state.exchanges + 1)
         ordinary = Instruction(operation="train", model=state.parameters, training=training)
@@ -96,9 +97,7 @@ class Retrain(Method[RetrainParameters]):
         """Train as ever on what is retained; the answer is the update."""
         return trained_update(instruction, site, site.retain)
 
-    def aggregate(
-        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
-    ) -> UnlearningState:
+    def aggregate(self, problem: Problem, state: UnlearningState, replies: Replies) -> UnlearningState:
         """Go one FedAvg round further.
 
         Raises:
@@ -110,7 +109,7 @@ class Retrain(Method[RetrainParameters]):
         state = state.advance(parameters, finished=done >= state.values["rounds"])
         return replace(state, findings={"rounds retrained": done})
 
-    def cost(self, given: CostSymbols, parameters: RetrainParameters, options: object) -> Cost:
+    def cost(self, given: CostSymbols, parameters: RetrainParameters, preparation: object) -> Cost:
         """Compute 2 P B (C_r + C_p) R_ret bytes, F N E (C_r + C_p) R_ret FLOPs, P B stored."""
         rounds = parameters.rounds or given.training_rounds
         return given.trips(given.num_staying * rounds, storage_bytes=given.model_bytes)

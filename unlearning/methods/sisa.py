@@ -16,7 +16,6 @@ round. Within a client there are no slices: its samples are forgotten by going b
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -27,18 +26,19 @@ from unlearning.methods.costs import Cost, CostSymbols, WorkDone
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Instructions,
     Method,
     MethodInfo,
     MethodParameters,
     Need,
     PreparedStore,
     Problem,
+    Replies,
     Reply,
     UnlearningState,
 )
 from unlearning.methods.sisa_sharding import (
     Sharding,
-    ShardingOptions,
     ShardLog,
     copy_models,
     model_before,
@@ -53,10 +53,10 @@ from unlearning.runtime.stores import Store
 from unlearning.tasks.ensemble import part
 from unlearning.training import local_seed, train
 
-_Problem: TypeAlias = Problem[MethodParameters, ShardingOptions]
+_Problem: TypeAlias = Problem[MethodParameters, Sharding]
 
 
-class Sisa(Method[MethodParameters, ShardingOptions]):
+class Sisa(Method[MethodParameters, Sharding]):
     """Train the touched shards again.
 
     values: `pending`, by shard the rounds still to be done again; `done`, by shard the last round that was.
@@ -73,7 +73,7 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
         replies_have_any_length=True,
         replies_are_models=True,
         asks_everyone=True,
-        preparation=Sharding(),
+        preparation=Sharding,
     )
 
     def begin(self, problem: _Problem, parameters: Vector) -> UnlearningState:
@@ -83,9 +83,9 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
             MethodFailed: the federation was not prepared, or no shard has learnt anything of the target.
         """
         kept = self.kept(problem)
-        options = kept.options
+        sharding = kept.preparation
         vector, pending, done = parameters.copy(), {}, {}
-        for shard in range(options.shards):
+        for shard in range(sharding.shards):
             log = read_log(kept.store, shard)
             learnt = [first for client, first in log.since.items() if _forgets(problem, client)]
             if not learnt:
@@ -98,7 +98,7 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
                 n for n in log.rounds if n >= start and any(first <= n for first in stays.since.values())
             ]
             earlier = [n for n in log.rounds if n < start]
-            vector[part(vector, shard, options.shards)] = model_before(kept.store, shard, start)
+            vector[part(vector, shard, sharding.shards)] = model_before(kept.store, shard, start)
             vector[shard] = 1 if earlier else 0
             copy_models(kept.store, shard, into=kept.next_store, until=start)
             rewritten = ShardLog(rounds=(*earlier, *again), since=stays.since)
@@ -116,17 +116,17 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
             finished=not any(pending.values()),
             findings={
                 "shards trained again": ", ".join(pending),
-                "shards in all": options.shards,
+                "shards in all": sharding.shards,
                 "rounds done again": repeated,
                 "size of the kept shard models in bytes": kept.store.num_bytes(),
             },
             work=WorkDone(rounds=repeated),
         )
 
-    def configure(self, problem: _Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+    def configure(self, problem: _Problem, state: UnlearningState) -> Instructions:
         """Ask in each shard those that took part in its next round and stay, with the seeds that they had in it."""
         kept = self.kept(problem)
-        options = kept.options
+        sharding = kept.preparation
         present = sorted({*problem.retained, *problem.partial})
         instructions: dict[str, Instruction] = {}
         for name, rounds in state.values["pending"].items():
@@ -134,10 +134,10 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
                 continue
             shard, number = int(name), rounds[0]
             since = read_log(kept.store, shard).since
-            model = state.parameters[part(state.parameters, shard, options.shards)]
+            model = state.parameters[part(state.parameters, shard, sharding.shards)]
             training = problem.schedule(number)
             for client in present:
-                if options.place(client)[0] == shard and since.get(client, math.inf) <= number:
+                if sharding.place(client)[0] == shard and since.get(client, math.inf) <= number:
                     instructions[client] = Instruction(
                         operation="train",
                         model=model,
@@ -162,9 +162,7 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
             vector=trained.parameters, num_examples=trained.num_examples, metrics={"loss": trained.loss}
         )
 
-    def aggregate(
-        self, problem: _Problem, state: UnlearningState, replies: Mapping[str, Reply]
-    ) -> UnlearningState:
+    def aggregate(self, problem: _Problem, state: UnlearningState, replies: Replies) -> UnlearningState:
         """Go one round further in each touched shard; what the shard was before a slice is kept again.
 
         Raises:
@@ -172,15 +170,15 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
             UpdateRefused: a model has another length than a shard's.
         """
         kept = self.kept(problem)
-        options = kept.options
+        sharding = kept.preparation
         vector, pending, done = state.parameters.copy(), {}, dict(state.values["done"])
         for name, rounds in state.values["pending"].items():
             pending[name] = rounds[1:]
             if not rounds:
                 continue
             shard, number = int(name), rounds[0]
-            where = part(vector, shard, options.shards)
-            own = {client: reply for client, reply in replies.items() if options.place(client)[0] == shard}
+            where = part(vector, shard, sharding.shards)
+            own = {client: reply for client, reply in replies.items() if sharding.place(client)[0] == shard}
             if not own:
                 raise MethodFailed(
                     f"No client of shard {shard} answered; its round {number} cannot be done again. Bring one of "
@@ -201,22 +199,22 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
         state = state.advance(vector, finished=not any(pending.values()))
         return replace(state, values={"pending": pending, "done": done})
 
-    def cost(self, given: CostSymbols, parameters: MethodParameters, options: ShardingOptions | None) -> Cost:
+    def cost(self, given: CostSymbols, parameters: MethodParameters, preparation: Sharding | None) -> Cost:
         """Compute 2 P B C_s R_ret bytes, F N E C_s R_ret / S FLOPs, L P B stored: C_s stay in the touched shards.
 
         P is of all S shards' models, which every message carries, and F too; a client trains its own shard's. Of a
         deletion that has finished all that took part are C_s. One that is planned touches one shard, of which the
         clients are dealt out evenly, but that of a class touches all.
         """
-        options = options or ShardingOptions(shards=1)
+        sharding = preparation or Sharding(shards=1)
         staying = given.num_staying
-        if given.work is None and options.shards > 1 and given.num_retained:
-            of_the_shard = round(given.num_clients / options.shards)
+        if given.work is None and sharding.shards > 1 and given.num_retained:
+            of_the_shard = round(given.num_clients / sharding.shards)
             staying = max(1, of_the_shard - given.num_targets + given.num_partial)
         return given.trips(
             staying * given.repeated_rounds,
-            epochs=given.epochs / options.shards,
-            storage_bytes=options.slices * given.model_bytes,
+            epochs=given.epochs / sharding.shards,
+            storage_bytes=sharding.slices * given.model_bytes,
         )
 
 

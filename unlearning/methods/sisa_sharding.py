@@ -22,8 +22,8 @@ import numpy as np
 from pydantic import Field
 
 from unlearning.errors import DataError
-from unlearning.methods.preparation import FederatedRound, LocalRound, Preparation, PreparationOptions
-from unlearning.parameters import Vector, weighted_mean
+from unlearning.methods.preparation import FederatedRound, LocalRound, Preparation
+from unlearning.parameters import Models, Vector, weighted_mean
 from unlearning.requests import Exclusions
 from unlearning.runtime.stores import Store, keep_newest, newest
 from unlearning.tasks.ensemble import part, shard_task
@@ -31,8 +31,15 @@ from unlearning.tasks.task import Task
 from unlearning.training import Trained, train
 
 
-class ShardingOptions(PreparationOptions):
-    """How clients are dealt out, and how the ensemble predicts."""
+class Sharding(Preparation):
+    """Each shard is a federation of its own; the server keeps its model from before each slice."""
+
+    from_the_start = True
+    replaces_training = True
+    has_own_retraining = True
+    stands_alone = True
+    fixed = frozenset({"shards", "slices", "slice_rounds"})
+    keeps = "the server each shard's model as it was before each slice"
 
     shards: int = Field(default=2, ge=1, le=1000)
     slices: int = Field(default=1, ge=1, le=1000, description="of each shard")
@@ -51,82 +58,60 @@ class ShardingOptions(PreparationOptions):
         """Return the last slice that takes part in round `number`."""
         return min((number - 1) // self.slice_rounds, self.slices - 1)
 
-
-class Sharding(Preparation[ShardingOptions]):
-    """Each shard is a federation of its own; the server keeps its model from before each slice."""
-
-    Options = ShardingOptions
-    from_the_start = True
-    replaces_training = True
-    has_own_retraining = True
-    stands_alone = True
-    fixed = frozenset({"shards", "slices", "slice_rounds"})
-    keeps = "the server each shard's model as it was before each slice"
-
-    def train(self, options: ShardingOptions, work: LocalRound, ordinary: Callable[[], Trained]) -> Trained:
+    def train(self, work: LocalRound, ordinary: Callable[[], Trained]) -> Trained:
         """Train the client's own shard; the others go back as they came.
 
         Raises:
             DataError: the model is no ensemble.
         """
-        where = part(work.model, options.place(work.client_id)[0], options.shards)
+        where = part(work.model, self.place(work.client_id)[0], self.shards)
         trained = train(task_of_shard(work.task), work.model[where], work.examples, work.training)
         vector = work.model.copy()
         vector[where] = trained.parameters
         return replace(trained, parameters=vector)
 
-    def combine(
-        self, options: ShardingOptions, before: Vector, models: Mapping[str, tuple[int, Vector]]
-    ) -> Vector:
+    def combine(self, before: Vector, models: Models) -> Vector:
         """Average within each shard that was trained; the others stay. A shard that was trained votes."""
         after = before.copy()
-        for shard in range(options.shards):
-            where = part(before, shard, options.shards)
+        for shard in range(self.shards):
+            where = part(before, shard, self.shards)
             own = {
                 client: (count, model[where])
                 for client, (count, model) in models.items()
-                if count and options.place(client)[0] == shard
+                if count and self.place(client)[0] == shard
             }
             if own:
                 after[where] = weighted_mean(own)
                 after[shard] = 1
         return after
 
-    def keep(self, options: ShardingOptions, done: FederatedRound, store: Store) -> None:
+    def keep(self, done: FederatedRound, store: Store) -> None:
         """Keep the shard models at the first round of a slice, and who trained in which round."""
-        for shard in range(options.shards):
+        for shard in range(self.shards):
             kept = [number for number in store.rounds(model_key(shard)) if number < done.number]
-            if not kept or options.slice_of(kept[-1]) < options.slice_of(done.number):
-                model = done.before[part(done.before, shard, options.shards)]
+            if not kept or self.slice_of(kept[-1]) < self.slice_of(done.number):
+                model = done.before[part(done.before, shard, self.shards)]
                 store.save(model_key(shard), done.number, {"parameters": model})
-            trained = [c for c, (count, _) in done.models.items() if count and options.place(c)[0] == shard]
+            trained = [c for c, (count, _) in done.models.items() if count and self.place(c)[0] == shard]
             if trained:
                 log = read_log(store, shard, before=done.number)
                 write_log(store, shard, done.number, log.after(done.number, trained))
 
-    def takes_part(self, options: ShardingOptions, client_id: str, number: int) -> bool:
+    def takes_part(self, client_id: str, number: int) -> bool:
         """Return whether its slice has begun."""
-        return options.place(client_id)[1] <= options.slice_of(number)
+        return self.place(client_id)[1] <= self.slice_of(number)
 
-    def prepared_task(self, options: ShardingOptions, task: Task) -> Task:
+    def prepared_task(self, task: Task) -> Task:
         """Return an ensemble of the same model."""
-        return shard_task(task, options.shards, options.vote)
+        return shard_task(task, self.shards, self.vote)
 
-    def problems(self, options: ShardingOptions, task: Task, num_clients: int) -> list[str]:
+    def problems(self, task: Task, num_clients: int) -> list[str]:
         """Say where there is no client for every shard."""
-        if options.shards <= num_clients:
+        if self.shards <= num_clients:
             return []
-        return [f"prepare: sisa: {options.shards} shards, and num-clients is {num_clients}; use fewer."]
+        return [f"prepare: sisa: {self.shards} shards, and num-clients is {num_clients}; use fewer."]
 
-    def erase(
-        self,
-        options: ShardingOptions,
-        store: Store,
-        forgotten: Exclusions,
-        *,
-        until: int,
-        rewritten: bool,
-    ) -> bool:
+    def erase(self, store: Store, forgotten: Exclusions, *, until: int, rewritten: bool) -> bool:
         """Erase nothing: only SISA itself can forget in a federation of shards, and it rewrites the history."""
         return True
 

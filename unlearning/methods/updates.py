@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from unlearning.buffers import buffer_positions, without_buffers
 from unlearning.errors import MethodFailed, UpdateRefused
-from unlearning.methods.method import ClientSite, Instruction, MethodInfo, Problem, Reply, UnlearningState
+from unlearning.methods.method import (
+    ClientSite,
+    Instruction,
+    MethodInfo,
+    Problem,
+    Replies,
+    Reply,
+    UnlearningState,
+)
 from unlearning.parameters import Vector, add_weighted, weighted_mean
 from unlearning.requests import NOTHING
 from unlearning.tasks.task import Examples, Task
@@ -36,7 +44,7 @@ def ask_staying(problem: Problem, instruction: Instruction) -> dict[str, Instruc
     }
 
 
-def replies_of_targets(title: str, problem: Problem, replies: Mapping[str, Reply]) -> dict[str, Reply]:
+def replies_of_targets(title: str, problem: Problem, replies: Replies) -> dict[str, Reply]:
     """Return the targets' answers that count: of those that hold an example of what is to be forgotten.
 
     Raises:
@@ -61,7 +69,7 @@ def replies_of_targets(title: str, problem: Problem, replies: Mapping[str, Reply
     return holding
 
 
-def replies_with_examples(title: str, replies: Mapping[str, Reply]) -> dict[str, Reply]:
+def replies_with_examples(title: str, replies: Replies) -> dict[str, Reply]:
     """Return the answers that count an example.
 
     Raises:
@@ -147,7 +155,7 @@ def split_buffers(task: Task, info: MethodInfo, reply: Reply) -> Reply:
     return replace(reply, vector=without_buffers(task, reply.vector), arrays=arrays, buffers=told[positions])
 
 
-def with_kept_buffers(task: Task, parameters: Vector, keeping: Mapping[str, Reply]) -> Vector:
+def with_kept_buffers(task: Task, parameters: Vector, keeping: Replies) -> Vector:
     """Return `parameters` (d,) with the buffers that clients report which trained on what they keep.
 
     These are the means by numbers of examples, as in a round of training. `parameters` has the buffers that the
@@ -167,7 +175,7 @@ def with_kept_buffers(task: Task, parameters: Vector, keeping: Mapping[str, Repl
     return moved
 
 
-def add_mean_update(start: Vector, replies: Mapping[str, Reply]) -> Vector:
+def add_mean_update(start: Vector, replies: Replies) -> Vector:
     """Compute `start` + Σ (n_i / Σ n_j) v_i over the replies' vectors, as FedAvg does with updates.
 
     At least one reply must count an example.
@@ -175,7 +183,7 @@ def add_mean_update(start: Vector, replies: Mapping[str, Reply]) -> Vector:
     return add_weighted(start, shares(replies))
 
 
-def shares(replies: Mapping[str, Reply], weight: float = 1.0) -> dict[str, tuple[float, Vector]]:
+def shares(replies: Replies, weight: float = 1.0) -> dict[str, tuple[float, Vector]]:
     """Return each vector with its share of `weight`, by numbers of examples."""
     total = sum(reply.num_examples for reply in replies.values())
     return {client: (weight * reply.num_examples / total, reply.vector) for client, reply in replies.items()}
@@ -230,7 +238,7 @@ def update_of_kept(title: str, client: str, reply: Reply) -> Reply:
     return Reply(vector=vector, num_examples=kept, buffers=reply.buffers)
 
 
-def side_that_keeps(title: str, problem: Problem, replies: Mapping[str, Reply]) -> dict[str, Reply]:
+def side_that_keeps(title: str, problem: Problem, replies: Replies) -> dict[str, Reply]:
     """Return the answers of retained clients, and partial targets' second updates.
 
     Raises:
@@ -240,7 +248,7 @@ def side_that_keeps(title: str, problem: Problem, replies: Mapping[str, Reply]) 
     return side | {client: update_of_kept(title, client, replies[client]) for client in problem.partial}
 
 
-def retained_side(title: str, problem: Problem, replies: Mapping[str, Reply]) -> dict[str, Reply]:
+def retained_side(title: str, problem: Problem, replies: Replies) -> dict[str, Reply]:
     """Return the answers of all that keep an example: of retained clients, and partial targets' second updates.
 
     Raises:

@@ -75,7 +75,7 @@ class WeightNegation(AsksNobody[WeightNegationParameters]):
         state = UnlearningState(parameters=negated, finished=True)
         return replace(state, findings={"negated tensors": list(names)})
 
-    def cost(self, given: CostSymbols, parameters: WeightNegationParameters, options: object) -> Cost:
+    def cost(self, given: CostSymbols, parameters: WeightNegationParameters, preparation: object) -> Cost:
         """Compute 0 and P B stored: no client is asked."""
         return given.trips(0, storage_bytes=given.model_bytes)
 

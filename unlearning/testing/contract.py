@@ -9,7 +9,6 @@ import numpy as np
 from unlearning.errors import ContractBroken
 from unlearning.local import begin, learn, retained, unlearn
 from unlearning.methods.method import Method, MethodInfo
-from unlearning.methods.preparation import Prepared
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
 from unlearning.testing.convex import DATA, TASK, TRAINING
@@ -64,7 +63,7 @@ def check_method(method: Method, claim: Claim | None = None) -> None:
 def distance_from_retraining(method: Method, claim: Claim) -> float:
     """Compute ‖unlearned − retrained‖ / ‖before − retrained‖ of forgetting a client of a convex federation."""
     preparation, target = method.info.preparation, [Target(Granularity.CLIENT, "u")]
-    prepared = {} if preparation is None else {method.info.name: Prepared(preparation, preparation.Options())}
+    prepared = {} if preparation is None else {method.info.name: preparation()}
 
     def trained(sites: Any) -> Any:
         return learn(TASK, sites, begin(TASK, TRAINING, prepared), rounds=claim.rounds)

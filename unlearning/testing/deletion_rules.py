@@ -179,9 +179,7 @@ def _bears_a_client_without_the_class(deletion: Deletion) -> str:
     "Other samples to forget give another model where the client that holds them is asked: use site.forget.",
 )
 def _forgets_what_is_named(deletion: Deletion) -> str:
-    named = any(
-        one.options.named_samples for one in deletion.learnt.prepared.values()
-    )  # they were learnt as one
+    named = any(one.named_samples for one in deletion.learnt.prepared.values())  # they were learnt as one
     if Need.REQUESTER_ONLINE not in deletion.method.info.needs or not deletion.target.sample_ids or named:
         return ""
     other = deletion.run(problem=deletion.problem(Target(Granularity.SAMPLE, "a", OTHER_SAMPLES)))

@@ -10,8 +10,17 @@ import torch
 from torch import nn
 
 from unlearning.local import Learnt, Sites, begin, exchange, learn, problem_of
-from unlearning.methods.method import ClientSite, Instruction, Method, Problem, Reply, UnlearningState
-from unlearning.methods.preparation import Prepared
+from unlearning.methods.method import (
+    ClientSite,
+    Instruction,
+    Instructions,
+    Method,
+    Problem,
+    Replies,
+    Reply,
+    UnlearningState,
+)
+from unlearning.methods.preparation import Preparation
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
 from unlearning.runtime.stores import MemoryStore
@@ -131,17 +140,17 @@ class Deletion:
             state = between(exchange(method, problem, state, sites or self.sites, kept))
         return state
 
-    def _prepared(self) -> dict[str, Prepared]:
+    def _prepared(self) -> dict[str, Preparation]:
         """Return the method's preparation with options under which the target can be forgotten."""
         preparation = self.method.info.preparation
         if preparation is None:
             return {}
-        options = preparation.Options()
-        if preparation.refusal(options, self.target):
+        prepared = preparation()
+        if prepared.refusal(self.target):
             of_class, of_samples = {"class": CLASS}, {"samples": ",".join(sorted(SAMPLES | OTHER_SAMPLES))}
             chosen = of_class if self.target.class_label is not None else of_samples
-            options = preparation.Options.model_validate(chosen)
-        return {self.method.info.name: Prepared(preparation, options)}
+            prepared = preparation.model_validate(chosen)
+        return {self.method.info.name: prepared}
 
 
 class Wrapped(Method[Any, Any]):
@@ -156,7 +165,7 @@ class Wrapped(Method[Any, Any]):
         """Do as the other."""
         return self.inner.begin(problem, parameters)
 
-    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+    def configure(self, problem: Problem, state: UnlearningState) -> Instructions:
         """Do as the other."""
         return self.inner.configure(problem, state)
 
@@ -164,9 +173,7 @@ class Wrapped(Method[Any, Any]):
         """Do as the other."""
         return self.inner.client_step(instruction, site)
 
-    def aggregate(
-        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
-    ) -> UnlearningState:
+    def aggregate(self, problem: Problem, state: UnlearningState, replies: Replies) -> UnlearningState:
         """Do as the other."""
         return self.inner.aggregate(problem, state, replies)
 
@@ -177,22 +184,20 @@ class Recorder(Wrapped):
     def __init__(self, inner: Method) -> None:
         super().__init__(inner)
         self.states: list[UnlearningState] = []
-        self.instructions: list[Mapping[str, Instruction]] = []
-        self.replies: list[Mapping[str, Reply]] = []
+        self.instructions: list[Instructions] = []
+        self.replies: list[Replies] = []
 
     def note(self, state: UnlearningState) -> UnlearningState:
         """Keep a state."""
         self.states.append(state)
         return state
 
-    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+    def configure(self, problem: Problem, state: UnlearningState) -> Instructions:
         """Keep what is asked."""
         self.instructions.append(super().configure(problem, state))
         return self.instructions[-1]
 
-    def aggregate(
-        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
-    ) -> UnlearningState:
+    def aggregate(self, problem: Problem, state: UnlearningState, replies: Replies) -> UnlearningState:
         """Keep what is answered."""
         self.replies.append(dict(replies))
         return super().aggregate(problem, state, replies)

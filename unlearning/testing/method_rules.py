@@ -124,7 +124,7 @@ def _states_its_price(method: Method) -> str:
         num_head_parameters=9,
         num_classes=3,
     )
-    cost = method.cost(given, parameters, None if preparation is None else preparation.Options())
+    cost = method.cost(given, parameters, None if preparation is None else preparation())
     figures = (
         (cost.communication_bytes, cost.computation_flops, cost.storage_bytes)
         if isinstance(cost, Cost)

@@ -12,9 +12,11 @@ import torch
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Instructions,
     Method,
     PreparedStore,
     Problem,
+    Replies,
     Reply,
     UnlearningState,
 )
@@ -56,7 +58,7 @@ class Watched(Wrapped):
         given = {"problem": problem, "parameters": parameters}
         return self._look("begin", given, partial(super().begin, problem, parameters))
 
-    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+    def configure(self, problem: Problem, state: UnlearningState) -> Instructions:
         """Look at `configure`."""
         given = {"problem": problem, "state": state}
         return self._look("configure", given, partial(super().configure, problem, state))
@@ -66,9 +68,7 @@ class Watched(Wrapped):
         given = {"instruction": instruction, "forget": site.forget, "retain": site.retain}
         return self._look("client_step", given, partial(super().client_step, instruction, site))
 
-    def aggregate(
-        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
-    ) -> UnlearningState:
+    def aggregate(self, problem: Problem, state: UnlearningState, replies: Replies) -> UnlearningState:
         """Look at `aggregate`."""
         given = {"problem": problem, "state": state, "replies": replies}
         return self._look("aggregate", given, partial(super().aggregate, problem, state, replies))
@@ -116,7 +116,7 @@ def are_equal(one: Any, other: Any) -> bool:
         case partial():
             return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
         case PreparedStore():
-            return are_equal(one.store, other.store) and bool(one.options == other.options)
+            return are_equal(one.store, other.store) and bool(one.preparation == other.preparation)
         case Mapping():
             return one.keys() == other.keys() and all(are_equal(one[key], other[key]) for key in one)
         case list() | tuple():

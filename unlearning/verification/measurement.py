@@ -3,13 +3,12 @@
 Whatever cannot be measured is left empty and named with its reason; a missing number is never a zero.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from unlearning.verification.attack_result import AttackFigure
 from unlearning.verification.observations import Observations, Outputs
-from unlearning.verification.shadow_models import ShadowFits
 from unlearning.verification.standard_attacks import CONFIDENCE, YEOM, attack_figures
 
 Stage: TypeAlias = Literal["before", "unlearned", "recovery"]
@@ -65,8 +64,6 @@ def measure(
     seed: int,
     reasons: Mapping[SetName, str] | None = None,
     outputs_before: Mapping[str, Outputs] | None = None,
-    shadow_fits: Mapping[str, ShadowFits] | None = None,
-    shadow_notes: Sequence[str] = (),
     learns_change: bool = False,
 ) -> Measurement:
     """Measure what can be measured, and say of the rest why not.
@@ -77,8 +74,6 @@ def measure(
         words for the report.
     outputs_before: posteriors of the model before the deletion, by `test` and `forgotten`, for the attack
         on the change; None at the stage `before` itself.
-    shadow_fits: what shadow models say of examples, by `test` and `forgotten`, for LiRA; None without shadows.
-    shadow_notes: what of that is missing, and why.
     learns_change: whether classifiers attack the change too.
     """
     given = {"test": test, "retained": retained, "forgotten": forgotten}
@@ -100,10 +95,9 @@ def measure(
         mean_training_loss=None if retained_set is None else retained_set.mean_loss,
         outputs_before=outputs_before,
         seed=seed,
-        shadow_fits=shadow_fits,
         learns_change=learns_change,
     )
-    notes.extend([*reasons_of_attacks, *(f"LiRA: {note}" for note in shadow_notes)])
+    notes.extend(reasons_of_attacks)
     return Measurement(
         stage=stage,
         round=round,

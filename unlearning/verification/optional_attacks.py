@@ -1,10 +1,8 @@
-"""The attacks that run where the settings ask for them: LiRA, and MIA-U with classifiers.
+"""The attacks that run where the settings ask for them: MIA-U with classifiers.
 
-LiRA asks whether a margin (the log-odds of the true class) is that of shadow models that were trained with the
-example, or without.
-MIA-U's classifiers learn from one half of the forgotten and of the test examples how a deletion changes
+They learn from one half of the forgotten and of the test examples how a deletion changes
 posteriors, and are judged on the other half. In the paper they learn from shadow models of which examples
-were deleted; a live federation would have to unlearn on each of its shadow federations for that. Learning
+were deleted; a live federation would have to train, and unlearn in, many federations for that. Learning
 from examples that truly were deleted gives the attacker more than it could have: a finding near one half is
 the stronger.
 """
@@ -17,16 +15,13 @@ from numpy.typing import NDArray
 
 from unlearning.errors import DataError
 from unlearning.verification.attack_result import AttackFigure, class_weights, need, rank_against
-from unlearning.verification.lira import offline_scores, online_scores
 from unlearning.verification.mia_u import Construction, judge
 from unlearning.verification.observations import Observations, Outputs
-from unlearning.verification.shadow_models import ENOUGH_FOR_OWN_VARIANCES, ShadowFits, join_fits
 from unlearning.verification.thresholds import Labels, Values
 
-LIRA_ONLINE, LIRA_OFFLINE = "lira-online", "lira-offline"
 LEARNT_MIA_U = {construction: f"mia-u-learnt-{construction}" for construction in Construction}
-ATTACKS_ON_DEMAND = (LIRA_ONLINE, LIRA_OFFLINE, *LEARNT_MIA_U.values())
-"""These cost shadow federations, or seconds a measurement, and run where the settings say so."""
+ATTACKS_ON_DEMAND = tuple(LEARNT_MIA_U.values())
+"""These cost seconds a measurement, and run where the settings say so."""
 
 MOST_LEARNT = 2_000
 """Of a side; more are subsampled before a classifier learns from half of them."""
@@ -110,42 +105,4 @@ def learnt_mia_u(
             seed,
             AttackFigure(),
         )
-    return figures
-
-
-def lira_figures(
-    present: Mapping[str, Observations], fits: Mapping[str, ShadowFits], seed: int
-) -> dict[str, AttackFigure]:
-    """Return LiRA, online and offline, from the margins of the attacked model and what shadow models say.
-
-    Raises:
-        DataError: a set was not measured by the shadow models too, or shadows are too few.
-    """
-    need(present, "test", "forgotten")
-    found, targets, labels = [], [], []
-    for name in ("forgotten", "test"):
-        observations = present[name]
-        if observations.outputs is None or name not in fits:
-            raise DataError(f"the shadow models were not asked about the {name} data that was measured")
-        if observations.margins is None:
-            raise DataError(f"no margins of the {name} data were reported")
-        _, first, second = np.intersect1d(
-            fits[name].handles, observations.outputs.handles, return_indices=True
-        )
-        if not len(first):
-            raise DataError(f"no sampled example of the {name} data was measured by shadow models too")
-        found.append(fits[name].select(first))
-        targets.append(observations.margins[second])
-        labels.append(None if observations.details is None else observations.details.labels[second])
-    every, target = join_fits(found), np.concatenate(targets)
-    shadows = every.inside.counts + every.outside.counts
-    is_global = bool(shadows.min() < ENOUGH_FOR_OWN_VARIANCES)
-    scores = {
-        LIRA_ONLINE: online_scores(target, every.inside, every.outside, global_variance=is_global),
-        LIRA_OFFLINE: offline_scores(target, every.outside, global_variance=is_global),
-    }
-    figures = {}
-    for name, values in scores.items():
-        mine, theirs = np.split(values, [len(targets[0])])
-        figures[name] = rank_against((mine, labels[0]), (theirs, labels[1]), seed, AttackFigure())
     return figures

@@ -16,8 +16,7 @@ from unlearning.verification.discrimination import Estimate, share
 from unlearning.verification.membership_inference import confidence_attack
 from unlearning.verification.mia_u import Construction, construct
 from unlearning.verification.observations import Details, Observations, Outputs
-from unlearning.verification.optional_attacks import changes_of, learnt_mia_u, lira_figures
-from unlearning.verification.shadow_models import ShadowFits
+from unlearning.verification.optional_attacks import changes_of, learnt_mia_u
 from unlearning.verification.thresholds import (
     CONFIDENCE_THRESHOLD,
     CORRECTNESS,
@@ -44,7 +43,6 @@ def attack_figures(
     mean_training_loss: float | None,
     outputs_before: Mapping[str, Outputs] | None,
     seed: int,
-    shadow_fits: Mapping[str, ShadowFits] | None = None,
     learns_change: bool = False,
 ) -> tuple[dict[str, AttackFigure], list[str]]:
     """Return every attack that `present` (by `test`, `retained`, `forgotten`) allows, and why the others do not run.
@@ -52,7 +50,6 @@ def attack_figures(
     mean_training_loss: the threshold of Yeom's attack.
     outputs_before: posteriors of the model before the deletion, by `test` and `forgotten`; None where this
         measurement is of that model itself.
-    shadow_fits: what shadow models say of examples, by `test` and `forgotten`; None where there are none.
     learns_change: MIA-U with classifiers too (`optional_attacks`).
     """
     attacks: dict[str, Callable[[], dict[str, AttackFigure]]] = {
@@ -63,8 +60,6 @@ def attack_figures(
     }
     if learns_change:
         attacks["MIA-U with classifiers"] = lambda: learnt_mia_u(present, outputs_before, seed)
-    if shadow_fits is not None:
-        attacks["LiRA"] = lambda: lira_figures(present, shadow_fits, seed)
     figures: dict[str, AttackFigure] = {}
     notes: list[str] = []
     for title, run in attacks.items():

@@ -93,6 +93,6 @@ class ShrinkPerturb(Method[ShrinkPerturbParameters]):
         moved = add_mean_update(state.parameters, replies)
         return state.advance(with_kept_buffers(problem.task, moved, replies), finished=is_last)
 
-    def cost(self, given: CostSymbols, parameters: ShrinkPerturbParameters, options: object) -> Cost:
+    def cost(self, given: CostSymbols, parameters: ShrinkPerturbParameters, preparation: object) -> Cost:
         """Compute 2 P B (C_r + C_p) R bytes, F N E (C_r + C_p) R FLOPs, P B stored."""
         return given.trips(given.num_staying * parameters.rounds, storage_bytes=given.model_bytes)

@@ -32,9 +32,9 @@ def check_ledger(installation: Installation, *, now: datetime) -> Iterator[Findi
         database.refuse_newer()
         yield from _check_open_ledger(ledger, url.partition(":")[0].partition("+")[0], now)
         yield from check_residue(installation, ledger)
-        waiting = str(ledger.facts().get(WAITING, ""))
-        if waiting:
-            yield warning(f"The run waits. {waiting}", "Start the missing clients, or lower start-clients.")
+        if waiting := dict(ledger.facts().get(WAITING) or {}):
+            remedy = "Start the missing clients, or lower start-clients."
+            yield warning(f"The run waits. {waiting['text']}", remedy)
         for client, found in sorted(dict(ledger.facts().get(SITE_PROBLEMS) or {}).items()):
             yield problem(
                 f"Client {client}: {found}",

@@ -1,6 +1,6 @@
 """The ledger says who is online and when each was last heard of; `clients` says it to people."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -10,7 +10,10 @@ import pytest
 from server.federation.clients import Clients
 from server.federation.presence import presence, register_clients
 from server.ledger import WAITING, ClientRecord, Ledger, LedgerWriter
+from strategies.exchange import Exchange
 from strategies.roster import Member
+from tests.ledgers import submit
+from unlearning.requests import Granularity, Target
 
 NOW = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
 CLIENT = Member("hospital-0", 5, "ab", True, heard_at=NOW)
@@ -80,4 +83,34 @@ def test_clients_that_are_there_are_listed_while_others_are_waited_for(sqlite_le
     clients = Clients(grid=None, fedavg=WaitsForTwo(), ledger=sqlite_ledger, writer=writer)
     clients.await_clients()
     assert listed == ["hospital-0"]
-    assert sqlite_ledger.facts()[WAITING] == ""
+    assert sqlite_ledger.facts()[WAITING] == {}
+
+
+def test_the_ledger_says_for_whom_answers_are_waited_since_when_and_until_when(sqlite_ledger, monkeypatch):
+    """After a while only, and no longer than it lasts; who follows the request under way is told, too."""
+    time = [NOW]
+    writer = sqlite_ledger.live(sqlite_ledger.acquire_fence("test", now=NOW), lambda: time[0])
+    request = submit(sqlite_ledger, Target(Granularity.CLIENT, "hospital-0"), key="1", method="not", now=NOW)
+    found: list[Mapping[str, object]] = []
+
+    def wait(_grid, _messages, *, timeout_s, meanwhile):
+        for seconds, names in ((19, {"st-mary", "st-luke"}), (20, {"st-mary"})):
+            time[0] = after(seconds)
+            meanwhile(names)
+            found.append(sqlite_ledger.facts().get(WAITING))
+        return Exchange()
+
+    monkeypatch.setattr("server.federation.clients.LOOK_S", 0.0)
+    monkeypatch.setattr("server.federation.clients.exchange", wait)
+    strategy = SimpleNamespace(
+        settings=SimpleNamespace(round_timeout_s=600.0),
+        roster=SimpleNamespace(online=lambda _grid, **_: {}, unable={}),
+    )
+    clients = Clients(grid=None, fedavg=strategy, ledger=sqlite_ledger, writer=writer)
+    clients._served = (request.id,)
+    clients.exchange({})
+    text = "Waiting for st-mary since 12:00:00, at most until 12:10:00 (UTC)."
+    said = {"clients": ["st-mary"], "since": NOW.isoformat(), "until": after(600).isoformat(), "text": text}
+    assert found == [None, said]
+    assert sqlite_ledger.facts()[WAITING] == {}
+    assert list(sqlite_ledger.events.all(request.id))[-1].detail == {"text": text}

@@ -35,9 +35,6 @@ def test_every_error_is_reported_at_once_with_what_is_allowed():
             ({"client-example-limits": text}, "client-example-limits")
             for text in ("large", "=3", "large=many", "large=0", "a=1; a=2")
         ),
-        ({"shadow-federations": 5}, "shadow-federations"),
-        ({"shadow-federations": 2}, "shadow-federations"),
-        ({"shadow-federations": 8, "prepare": "sisa"}, "shadow-federations"),
         ({"session-address": "9101"}, "session-address"),
         ({"session-address": "localhost:0"}, "session-address"),
         ({"session-bind": "127.0.0.1:9101"}, "session-bind"),

@@ -26,7 +26,7 @@ from benchmarks.certified.random_federation import (
 from tests.unit.unlearning.certified.problems import ScriptedFederation
 from unlearning.certified.linear_head import feature_norm
 from unlearning.certified.sensitivity import Weighting
-from unlearning.methods.hf_online_kept import CarriedVectorOptions
+from unlearning.methods.hf_online_vectors import CarryVectors
 from unlearning.tasks.task import Examples
 from unlearning.training import TrainingSettings, initial_parameters
 
@@ -61,7 +61,7 @@ def made(*, scale: float = 0.01, weighting: Weighting = Weighting.FIXED, **train
         data[name] = Examples(inputs, targets, np.asarray([str(at) for at in range(size)]))
     radius = max(feature_norm(TASKS["float64"], examples) for examples in data.values())
     plan = TrainingSettings(epochs=1, batch_size=50, learning_rate=0.01, weight_decay=100.0)
-    options = CarriedVectorOptions(weighting=weighting, feature_norm=radius)
+    options = CarryVectors(weighting=weighting, feature_norm=radius)
     start = Settings(training=replace(plan, **training), options=options)
     return Made(generator, data, start, initial_parameters(TASKS["float64"], 0))
 

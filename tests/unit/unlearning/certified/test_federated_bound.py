@@ -22,7 +22,8 @@ from unlearning.certified.round_lengths import (
 from unlearning.certified.rounding import Arithmetic
 from unlearning.certified.sensitivity import Constants, Weighting
 from unlearning.errors import NumericalError
-from unlearning.methods.hf_online_kept import CarriedVectorOptions, kept_rounds, kept_vector
+from unlearning.methods.hf_online_kept import kept_rounds, kept_vector
+from unlearning.methods.hf_online_vectors import CarryVectors
 from unlearning.parameters import Vector
 from unlearning.tasks.task import Examples
 from unlearning.training import TrainingSettings, initial_parameters
@@ -62,7 +63,7 @@ def federation(seed: int, sizes=(7, 12, 20, 9), weighting=Weighting.RENORMALISED
     given_settings = {"epochs": 1, "batch_size": 5, "learning_rate": 0.3, "weight_decay": 0.3, **training}
     start = Settings(
         training=TrainingSettings(**given_settings),
-        options=CarriedVectorOptions(weighting=weighting, feature_norm=radius),
+        options=CarryVectors(weighting=weighting, feature_norm=radius),
     )
     return Federation(np.random.default_rng(seed), data, start, initial_parameters(LOGISTIC, 0))
 

@@ -11,9 +11,9 @@ from server.deletion.formula_costs import explain
 from tests.tasks import tiny_classification
 from unlearning.errors import DataError
 from unlearning.methods.costs import Cost, CostSymbols, WorkDone, recovery_cost, training_flops
-from unlearning.methods.preparation import PreparationOptions
+from unlearning.methods.preparation import Preparation
 from unlearning.methods.registry import METHODS, validated_parameters
-from unlearning.methods.sisa_sharding import ShardingOptions
+from unlearning.methods.sisa_sharding import Sharding
 from unlearning.tasks.task import Examples
 
 # P = 100, B = 4, C_u = 2, C_r = 3, F = 7, N = 11, E = 5: 2PB = 800 bytes and FNE = 385 FLOPs a client
@@ -32,7 +32,7 @@ def cost_of(
     name: str,
     given: CostSymbols,
     parameters: dict[str, object] | None = None,
-    options: PreparationOptions | None = None,
+    options: Preparation | None = None,
 ) -> Cost | None:
     """The formula's value for parameters as a request would give them."""
     method = METHODS[name]
@@ -120,7 +120,7 @@ PLANNED, PARTIAL = replace(MORE, work=None), replace(MORE, num_partial=2)
 )
 def test_sisa_trains_the_touched_shards_again(given, expected):
     """All of the shards' models travel, and each client trains one of them."""
-    assert cost_of("sisa", given, options=ShardingOptions(shards=2, slices=3)) == expected
+    assert cost_of("sisa", given, options=Sharding(shards=2, slices=3)) == expected
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from unlearning.errors import DataError, MethodFailed, NumericalError, UpdateRef
 from unlearning.local import begin, carry_out, learn, problem_of, retained
 from unlearning.methods.exact_ridge import SendSums, kept_statistics
 from unlearning.methods.method import PreparedStore, Problem
-from unlearning.methods.preparation import FederatedRound, Prepared
+from unlearning.methods.preparation import FederatedRound
 from unlearning.methods.registry import METHODS
 from unlearning.methods.ridge_statistics import Statistics, parameters_of, solve
 from unlearning.requests import Exclusions, Granularity, Target
@@ -25,13 +25,13 @@ from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.task import Examples
 from unlearning.training import TrainingSettings, initial_parameters
 
-METHOD, PREPARATION = METHODS["exact-ridge"], SendSums()
+METHOD = METHODS["exact-ridge"]
 TASK = tiny_classification(lambda: nn.Linear(4, 3), num_classes=3)
 TRAINING = TrainingSettings()
 L2 = 0.7
 LAYER, ZERO = nn.Linear(4, 3), np.zeros(15)
-OPTIONS = PREPARATION.Options(l2=L2)
-PREPARED = {"exact-ridge": Prepared(PREPARATION, OPTIONS)}
+OPTIONS = SendSums(l2=L2)
+PREPARED = {"exact-ridge": OPTIONS}
 
 CLIENT = Target(Granularity.CLIENT, "b")
 SAMPLES = Target(Granularity.SAMPLE, "b", frozenset({"b-0", "b-3", "b-4"}))
@@ -170,9 +170,9 @@ class TestArrays:
         """With its model, as any answer that cannot be used."""
         sent = {"head": np.zeros((5, 3))}
         with pytest.raises(UpdateRefused):
-            PREPARATION.check(OPTIONS, sent, {})
+            OPTIONS.check(sent, {})
         with pytest.raises(UpdateRefused):
-            PREPARATION.check(OPTIONS, sent, Statistics.of(DATA["a"], nn.Linear(4, 4)).to_arrays())
+            OPTIONS.check(sent, Statistics.of(DATA["a"], nn.Linear(4, 4)).to_arrays())
 
 
 class TestTraining:
@@ -195,21 +195,21 @@ class TestTraining:
     def test_whoever_is_forgotten_or_waits_for_it_is_not_in_the_next_head(self):
         """A round never trains on what a request has named."""
         _, kept = trained(DATA)
-        sent = PREPARATION.send(OPTIONS, 9, kept.store, Exclusions().including([CLIENT]))
+        sent = OPTIONS.send(9, kept.store, Exclusions().including([CLIENT]))
         found = parameters_of(sent["head"], LAYER, ZERO)
         np.testing.assert_allclose(found, oracle(without(CLIENT)), rtol=1e-11)
 
     def test_a_round_that_is_done_again_starts_from_the_sums_of_the_round_before(self):
         """What round 2 has written itself is not read by it."""
         _, kept = trained({"a": DATA["a"]}, rounds=1)
-        before = PREPARATION.send(OPTIONS, 2, kept.store, Exclusions())["head"]
-        PREPARATION.keep(OPTIONS, done(2, {"c": DATA["c"]}), kept.store)
-        np.testing.assert_array_equal(PREPARATION.send(OPTIONS, 2, kept.store, Exclusions())["head"], before)
+        before = OPTIONS.send(2, kept.store, Exclusions())["head"]
+        OPTIONS.keep(done(2, {"c": DATA["c"]}), kept.store)
+        np.testing.assert_array_equal(OPTIONS.send(2, kept.store, Exclusions())["head"], before)
 
     def test_sums_of_another_model_are_left_out(self):
         """They passed the first round's check, which has nothing to compare with."""
         store = MemoryStore()
-        PREPARATION.keep(OPTIONS, done(1, {"a": DATA["a"], "c": DATA["c"]}, c=4), store)
+        OPTIONS.keep(done(1, {"a": DATA["a"], "c": DATA["c"]}, c=4), store)
         assert store.list_keys() == ["a"]
 
 
@@ -265,7 +265,7 @@ def test_deletions_one_after_the_other_end_where_one_of_all_would():
     given = problem(SAMPLES, kept)
     after = carry_out(METHOD, given, before, DATA).parameters
     store = given.kept.next_store
-    PREPARATION.erase(OPTIONS, store, Exclusions().including([SAMPLES]), until=2, rewritten=True)
+    OPTIONS.erase(store, Exclusions().including([SAMPLES]), until=2, rewritten=True)
     assert store.list_keys() == ["a", "b", "c"]
     gone = Target(Granularity.CLIENT, "c")
     kept = replace(kept, store=store, next_store=MemoryStore())
@@ -285,7 +285,7 @@ def test_of_a_class_whoever_is_away_is_left_out_until_it_sends_new_sums():
 
 def test_without_sums_of_anybody_who_stays_it_can_be_tried_after_a_round():
     """As right after it was switched on."""
-    given = problem(CLIENT, PreparedStore(options=OPTIONS, store=MemoryStore(), next_store=MemoryStore()))
+    given = problem(CLIENT, PreparedStore(preparation=OPTIONS, store=MemoryStore(), next_store=MemoryStore()))
     with pytest.raises(MethodFailed) as caught:
         METHOD.begin(given, ZERO)
     assert caught.value.retryable
@@ -312,14 +312,14 @@ def test_a_target_that_does_not_answer_or_has_nothing_of_it_ends_the_attempt():
 def test_a_model_that_is_no_linear_layer_cannot_be_prepared_for(model):
     """Said at the start of a run, by the model's task."""
     settings = TaskSettings(dataset="fashion-mnist", model=model)
-    (reason,) = PREPARATION.problems(OPTIONS, make_task(settings), 3)
+    (reason,) = OPTIONS.problems(make_task(settings), 3)
     assert "one linear layer" in reason
     assert "fashion-mnist" in reason
-    assert PREPARATION.problems(OPTIONS, make_task(replace(settings, model="logistic")), 3) == []
+    assert OPTIONS.problems(make_task(replace(settings, model="logistic")), 3) == []
 
 
 def test_raw_pictures_that_are_too_large_are_refused_with_what_to_do():
     """3x64x64: the sums of 12,288 inputs."""
     settings = TaskSettings(dataset="npz", model="logistic", num_classes=2, input_shape="3x64x64")
-    (reason,) = PREPARATION.problems(OPTIONS, make_task(settings), 3)
+    (reason,) = OPTIONS.problems(make_task(settings), 3)
     assert "features of a frozen network" in reason

@@ -9,7 +9,7 @@ from torch import nn
 from tests.tasks import tiny_classification
 from unlearning.errors import MethodFailed
 from unlearning.local import answer
-from unlearning.methods.fedau_learning import AuxiliaryHead, AuxiliaryHeadOptions, auxiliary_labels
+from unlearning.methods.fedau_learning import AuxiliaryHead
 from unlearning.methods.method import PreparedStore, Problem, Reply, UnlearningState
 from unlearning.methods.preparation import LocalRound
 from unlearning.methods.registry import METHODS
@@ -33,8 +33,8 @@ DATA = Examples(
 )
 
 
-def options(**values) -> AuxiliaryHeadOptions:
-    return AuxiliaryHeadOptions.model_validate(values)
+def options(**values) -> AuxiliaryHead:
+    return AuxiliaryHead.model_validate(values)
 
 
 def ordinary() -> Trained:
@@ -52,7 +52,7 @@ def one_round(store: MemoryStore, number: int = 1, client: str = "u", **values) 
         training=TRAINING,
         store=store,
     )
-    return AuxiliaryHead().train(options(**values), work, ordinary)
+    return options(**values).train(work, ordinary)
 
 
 def store_with(head: np.ndarray, number: int = 1, **values) -> MemoryStore:
@@ -91,7 +91,7 @@ SAVED = np.arange(9.0) / 10
 @pytest.mark.parametrize(
     ("values", "start", "labels"),
     [
-        ({"gamma": 0.25}, 0.75 * MODEL[4:] + 0.25 * SAVED, auxiliary_labels(DATA, 3, options())),
+        ({"gamma": 0.25}, 0.75 * MODEL[4:] + 0.25 * SAVED, options().labels(DATA, 3)),
         ({"class": 1}, SAVED, torch.tensor([1, 1, 1])),
     ],
     ids=["client", "class"],
@@ -146,23 +146,23 @@ def test_wrong_labels_are_wrong_and_stay_the_same():
     many = Examples(
         torch.zeros(300, 2), torch.arange(300) % 3, np.array([f"id-{number}" for number in range(300)])
     )
-    labels = auxiliary_labels(many, 3, options())
+    labels = options().labels(many, 3)
     assert not (labels == many.targets).any()
     assert set(labels.tolist()) == {0, 1, 2}
     backwards = many.select(np.arange(300)[::-1].copy())
-    assert torch.equal(auxiliary_labels(backwards, 3, options()), labels.flip(0))
-    assert not torch.equal(auxiliary_labels(many, 3, options(seed=1)), labels)
+    assert torch.equal(options().labels(backwards, 3), labels.flip(0))
+    assert not torch.equal(options(seed=1).labels(many, 3), labels)
 
 
 def test_with_samples_named_the_others_keep_their_labels():
     """y_aux = y for kept examples."""
-    labels = auxiliary_labels(DATA, 3, options(samples="y"))
+    labels = options(samples="y").labels(DATA, 3)
     assert labels[0] == 0
     assert labels[1] != 1
     assert labels[2] == 2
 
 
-def problem(forgets: dict[str, Forget], prepared: AuxiliaryHeadOptions) -> Problem:
+def problem(forgets: dict[str, Forget], prepared: AuxiliaryHead) -> Problem:
     return Problem(
         task=TASK,
         targets=forgets,
@@ -170,7 +170,7 @@ def problem(forgets: dict[str, Forget], prepared: AuxiliaryHeadOptions) -> Probl
         schedule=lambda _: TRAINING,
         training=TRAINING,
         parameters=METHOD.Parameters(),
-        kept=PreparedStore(options=prepared, store=MemoryStore(), next_store=MemoryStore()),
+        kept=PreparedStore(preparation=prepared, store=MemoryStore(), next_store=MemoryStore()),
     )
 
 
@@ -235,7 +235,7 @@ def test_the_client_answers_its_newest_head():
 )
 def test_what_was_not_prepared_is_refused_with_the_setting(prepared, target, needed):
     """On admission and, should it get past it, by the method itself."""
-    assert f'prepare = "fedau-learning {needed}' in AuxiliaryHead().refusal(options(**prepared), target)
+    assert f'prepare = "fedau-learning {needed}' in options(**prepared).refusal(target)
     asked = problem({target.client_id or "u": target.forget}, options(**prepared))
     with pytest.raises(MethodFailed) as caught:
         METHOD.begin(asked, MODEL)
@@ -254,7 +254,7 @@ def test_what_was_not_prepared_is_refused_with_the_setting(prepared, target, nee
 )
 def test_what_was_prepared_is_served(prepared, target):
     """No reason against it."""
-    assert AuxiliaryHead().refusal(options(**prepared), target) == ""
+    assert options(**prepared).refusal(target) == ""
 
 
 def test_samples_and_a_class_at_once_are_refused():

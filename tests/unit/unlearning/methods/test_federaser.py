@@ -12,7 +12,7 @@ from tests.deletions import CLIENT, reply
 from tests.tasks import tiny_classification
 from unlearning.errors import MethodFailed, StoreFull
 from unlearning.local import begin, learn, retained, unlearn
-from unlearning.methods.federaser import GIB, HistoryOptions, KeepUpdates, calibrate
+from unlearning.methods.federaser import GIB, KeepUpdates, calibrate
 from unlearning.methods.method import ClientSite, PreparedStore, Problem, UnlearningState
 from unlearning.methods.preparation import FederatedRound
 from unlearning.methods.registry import METHODS, validated_parameters
@@ -39,12 +39,12 @@ def history(rounds: Mapping[int, Mapping[str, tuple[int, np.ndarray]]]) -> Memor
     for number, updates in rounds.items():
         models = {client: (count, START + update) for client, (count, update) in updates.items()}
         done = FederatedRound(number=number, before=START, after=START, models=models)
-        KeepUpdates().keep(HistoryOptions(), done, store)
+        KeepUpdates().keep(done, store)
     return store
 
 
 def problem(store: MemoryStore, targets=("u",), retained=("r", "s"), number=9, **parameters) -> Problem:
-    kept = PreparedStore(options=HistoryOptions(), store=store, next_store=MemoryStore())
+    kept = PreparedStore(preparation=KeepUpdates(), store=store, next_store=MemoryStore())
     return Problem(
         task=TASK,
         targets=dict.fromkeys(targets, EVERYTHING),
@@ -208,17 +208,17 @@ def test_one_round_in_every_is_kept_the_first_included():
     store = MemoryStore()
     for number in range(1, 8):
         done = FederatedRound(number=number, before=START, after=START, models={"r": (1, START)})
-        KeepUpdates().keep(HistoryOptions(every=3), done, store)
+        KeepUpdates(every=3).keep(done, store)
     assert store.rounds("r") == [1, 4, 7]
 
 
 def test_a_round_over_the_bound_is_not_kept_at_all():
     """Nothing of it, so that no round is half there; the message says what to do."""
     store = history({1: TWO_ROUNDS[1]})
-    options = HistoryOptions(max_gib=(store.num_bytes() + 40) / GIB)
+    options = KeepUpdates(max_gib=(store.num_bytes() + 40) / GIB)
     done = FederatedRound(number=2, before=START, after=START, models={"r": (1, START), "s": (1, START)})
     with pytest.raises(StoreFull):
-        KeepUpdates().keep(options, done, store)
+        options.keep(done, store)
     assert store.rounds("r") == [1]
 
 

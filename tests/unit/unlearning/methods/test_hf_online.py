@@ -18,7 +18,7 @@ from unlearning.errors import (
     StoreFull,
     UpdateRefused,
 )
-from unlearning.methods.hf_online_kept import LENGTHS_KEY, CarriedVectorOptions, kept_rounds, kept_vector
+from unlearning.methods.hf_online_kept import LENGTHS_KEY, kept_rounds, kept_vector
 from unlearning.methods.hf_online_records import NOT_DECLARED, WORK
 from unlearning.methods.hf_online_vectors import VECTORS, CarryVectors
 from unlearning.methods.method import PreparedStore, Problem
@@ -29,7 +29,7 @@ from unlearning.requests import Exclusions, Forget, Granularity, Target
 from unlearning.runtime.stores import DirectoryStore, MemoryStore, Store
 from unlearning.training import Trained, TrainingSettings, initial_parameters, local_seed, train
 
-METHOD, PREPARATION = METHODS["hf-online"], CarryVectors()
+METHOD = METHODS["hf-online"]
 DATA = {name: blobs(20, seed=number) for number, name in enumerate(("u", "v", "x", "y"))}
 TRAINING = TrainingSettings(epochs=2, batch_size=6, learning_rate=0.2, weight_decay=0.05, momentum=0.3)
 START = initial_parameters(LOGISTIC, 0)
@@ -63,8 +63,8 @@ def ordinary(work: LocalRound) -> Trained:
     return train(work.task, work.model, work.examples, work.training)
 
 
-def prepared(options: CarriedVectorOptions, work: LocalRound) -> Trained:
-    return PREPARATION.train(options, work, lambda: ordinary(work))
+def prepared(options: CarryVectors, work: LocalRound) -> Trained:
+    return options.train(work, lambda: ordinary(work))
 
 
 def finished_round(
@@ -76,7 +76,7 @@ def finished_round(
 
 def federation(
     counts: Mapping[str, int],
-    options: CarriedVectorOptions,
+    options: CarryVectors,
     store: Store,
     *,
     model: Vector = START,
@@ -86,7 +86,7 @@ def federation(
     """Prepared rounds among all but `without`, which were forgotten before; the store then has the vectors."""
     forgotten = Exclusions().including(Target(Granularity.CLIENT, client) for client in without)
     for number in rounds:
-        sent = PREPARATION.send(options, number, store, forgotten)
+        sent = options.send(number, store, forgotten)
         models, arrays = {}, {}
         for client in ROUNDS[number]:
             if client in without:
@@ -96,7 +96,7 @@ def federation(
             models[client], arrays[client] = (counts[client], trained.parameters), work.returns
         after = weighted_mean(models)
         done = finished_round(number, model, after, models=models, arrays=arrays, forgotten=forgotten)
-        PREPARATION.keep(options, replace(done, task=LOGISTIC, training=TRAINING), store)
+        options.keep(replace(done, task=LOGISTIC, training=TRAINING), store)
         model = after
     return model
 
@@ -131,7 +131,7 @@ def problem(store: Store, options=None, clients=("u",), num_examples=None, **par
         schedule=lambda _: TRAINING,
         training=TRAINING,
         parameters=validated_parameters(METHOD, parameters),
-        kept=PreparedStore(options=options or CarriedVectorOptions(), store=store, next_store=MemoryStore()),
+        kept=PreparedStore(preparation=options or CarryVectors(), store=store, next_store=MemoryStore()),
     )
 
 
@@ -149,7 +149,7 @@ def test_the_error_is_of_second_order(weighting):
     errors, moves = [], []
     for own in (4, 2):
         counts = {"u": own, "v": 100, "x": 100, "y": 100}
-        store, options = MemoryStore(), CarriedVectorOptions(weighting=weighting)
+        store, options = MemoryStore(), CarryVectors(weighting=weighting)
         model = federation(counts, options, store)
         exact = retrained(counts, frozenset("u"), weighting)
         errors.append(distance(unlearned(model, store, options=options), exact))
@@ -165,7 +165,7 @@ def test_two_clients_together_are_the_sum_of_their_vectors():
     for own in (10, 5):
         counts = {"u": own, "v": own, "x": 100, "y": 100}
         store = MemoryStore()
-        model = federation(counts, CarriedVectorOptions(), store)
+        model = federation(counts, CarryVectors(), store)
         together = unlearned(model, store, clients=("u", "v"))
         exact = retrained(counts, frozenset("uv"))
         assert distance(together, exact) < 0.1 * distance(model, exact)
@@ -180,9 +180,9 @@ def test_after_a_deletion_the_others_vectors_stay_right():
     errors = []
     for own in (10, 5):
         counts = {"u": own, "v": own, "x": 100, "y": 100}
-        store, options = MemoryStore(), CarriedVectorOptions()
+        store, options = MemoryStore(), CarryVectors()
         model = unlearned(federation(counts, options, store, rounds=(1, 2, 3)), store)
-        PREPARATION.erase(options, store, GONE, until=3, rewritten=False)
+        options.erase(store, GONE, until=3, rewritten=False)
         model = federation(counts, options, store, model=model, rounds=(4, 5), without=frozenset("u"))
         exact = retrained(counts, frozenset("uv"))
         errors.append(distance(unlearned(model, store, clients=("v",)), exact))
@@ -195,7 +195,7 @@ def test_repairing_comes_closer_to_retraining_that_trains_on_in_the_same_way():
     errors = []
     for own in (10, 5):
         counts = {"u": own, "v": 100, "x": 100, "y": 100}
-        store, options, u = MemoryStore(), CarriedVectorOptions(), frozenset("u")
+        store, options, u = MemoryStore(), CarryVectors(), frozenset("u")
         model = unlearned(federation(counts, options, store, rounds=(1, 2, 3)), store)
         at_once = distance(model, retrained(counts, u, rounds=(1, 2, 3)))
         repaired = federation(counts, options, store, model=model, rounds=(4, 5), without=u)
@@ -206,23 +206,23 @@ def test_repairing_comes_closer_to_retraining_that_trains_on_in_the_same_way():
 
 def test_carrying_vectors_changes_no_bit_of_the_model():
     """With forgettable clients and with none the federation trains the same."""
-    carried = federation(COUNTS, CarriedVectorOptions(), MemoryStore())
-    plain = federation(COUNTS, CarriedVectorOptions(clients="nobody"), MemoryStore())
+    carried = federation(COUNTS, CarryVectors(), MemoryStore())
+    plain = federation(COUNTS, CarryVectors(clients="nobody"), MemoryStore())
     np.testing.assert_array_equal(carried, plain)
 
 
 def test_the_first_round_sends_nothing_and_the_next_all_vectors_but_those_of_the_forgotten():
     """One row a client that has taken part, in the order of ids."""
-    store, options = MemoryStore(), CarriedVectorOptions()
-    assert PREPARATION.send(options, 1, store, Exclusions()) == {}
+    store, options = MemoryStore(), CarryVectors()
+    assert options.send(1, store, Exclusions()) == {}
     federation(COUNTS, options, store, rounds=(1, 2))
-    sent = PREPARATION.send(options, 3, store, GONE)[VECTORS]
+    sent = options.send(3, store, GONE)[VECTORS]
     np.testing.assert_array_equal(sent, [kept_vector(options, store, name) for name in "vxy"])
 
 
 def test_a_round_that_is_done_again_starts_from_the_vectors_before_it():
     """What a crashed round had kept does not enter itself."""
-    options, once, twice = CarriedVectorOptions(), MemoryStore(), MemoryStore()
+    options, once, twice = CarryVectors(), MemoryStore(), MemoryStore()
     model = federation(COUNTS, options, once, rounds=(1, 2))
     federation(COUNTS, options, once, model=model, rounds=(3,))
     federation(COUNTS, options, twice, rounds=(1, 2))
@@ -235,8 +235,8 @@ def test_a_round_that_is_done_again_starts_from_the_vectors_before_it():
 def test_a_client_that_was_named_too_late_is_refused():
     """Its vector would begin in the middle; so its earlier part would stay."""
     store = MemoryStore()
-    model = federation(COUNTS, CarriedVectorOptions(clients="v"), store, rounds=(1, 2))
-    late = CarriedVectorOptions(clients="u,v")
+    model = federation(COUNTS, CarryVectors(clients="v"), store, rounds=(1, 2))
+    late = CarryVectors(clients="u,v")
     model = federation(COUNTS, late, store, model=model, rounds=(3, 4))
     assert kept_vector(late, store, "v") is not None
     with raises(MethodFailed, "no-vector"):
@@ -245,11 +245,11 @@ def test_a_client_that_was_named_too_late_is_refused():
 
 def test_a_client_whose_samples_were_forgotten_has_no_vector_any_more():
     """The vector was computed from them; done twice, as after a crash, it comes to the same."""
-    store, options = MemoryStore(), CarriedVectorOptions()
+    store, options = MemoryStore(), CarryVectors()
     model = federation(COUNTS, options, store)
     some = Exclusions().including([Target(Granularity.SAMPLE, "u", sample_ids=frozenset({"1"}))])
     for _ in range(2):
-        assert PREPARATION.erase(options, store, some, until=5, rewritten=False)
+        assert options.erase(store, some, until=5, rewritten=False)
     assert store.rounds("u") == [5]
     assert list(store.load("u", 5)) == ["lost"]
     with raises(MethodFailed, "no-vector"):
@@ -259,9 +259,9 @@ def test_a_client_whose_samples_were_forgotten_has_no_vector_any_more():
 
 def test_a_forgotten_client_leaves_nothing_behind(tmp_path):
     """Its vectors are erased from disk, the others' are not."""
-    store, options = DirectoryStore(tmp_path), CarriedVectorOptions()
+    store, options = DirectoryStore(tmp_path), CarryVectors()
     federation(COUNTS, options, store, rounds=(1, 2))
-    assert PREPARATION.erase(options, store, GONE, until=2, rewritten=False)
+    assert options.erase(store, GONE, until=2, rewritten=False)
     assert store.list_keys() == [LENGTHS_KEY, "v", "x", "y"]
     assert not list(tmp_path.glob("u/*"))
 
@@ -269,7 +269,7 @@ def test_a_forgotten_client_leaves_nothing_behind(tmp_path):
 def test_after_a_class_was_forgotten_it_is_not_prepared():
     """Every vector was computed from that class."""
     of_class = Exclusions().including([Target(Granularity.CLASS, class_label=1)])
-    assert not PREPARATION.erase(CarriedVectorOptions(), MemoryStore(), of_class, until=2, rewritten=False)
+    assert not CarryVectors().erase(MemoryStore(), of_class, until=2, rewritten=False)
 
 
 def test_a_client_that_never_took_part_is_forgotten_without_a_change():
@@ -293,28 +293,28 @@ def test_a_client_that_never_took_part_is_forgotten_without_a_change():
 def test_vectors_that_cannot_be_used_are_refused(returned):
     """With them the client's model is refused: a round in which one vector stood still would be wrong."""
     with pytest.raises(UpdateRefused):
-        PREPARATION.check(CarriedVectorOptions(), {VECTORS: np.ones((2, 3))}, returned)
+        CarryVectors().check({VECTORS: np.ones((2, 3))}, returned)
 
 
 def test_a_vector_that_overflows_is_lost_and_is_sent_to_nobody():
     """Clients would return no finite vector for it, and with that every model would be refused."""
-    options, store = CarriedVectorOptions(), MemoryStore()
+    options, store = CarryVectors(), MemoryStore()
     model = federation(COUNTS, options, store, rounds=(1,))
     huge = np.full((len(DATA), model.size), np.finfo(model.dtype).max)
     models = dict.fromkeys(DATA, (20, model))
     overflown = {name: {VECTORS: huge} for name in DATA}
-    PREPARATION.keep(options, finished_round(2, model, models=models, arrays=overflown), store)
+    options.keep(finished_round(2, model, models=models, arrays=overflown), store)
     returned = {name: {} for name in DATA}
-    PREPARATION.keep(options, finished_round(3, model, models=models, arrays=returned), store)
-    assert PREPARATION.send(options, 4, store, Exclusions()) == {}
+    options.keep(finished_round(3, model, models=models, arrays=returned), store)
+    assert options.send(4, store, Exclusions()) == {}
 
 
 def test_more_clients_than_there_is_room_for_end_the_preparation():
     """The bound is on one set of vectors: three of 120 bytes do not fit into 0.3 KiB."""
-    options = CarriedVectorOptions(max_gib=300 / 2**30)
+    options = CarryVectors(max_gib=300 / 2**30)
     done = finished_round(1, models=dict.fromkeys("uvx", (20, START)))
     with pytest.raises(StoreFull):
-        PREPARATION.keep(options, done, MemoryStore())
+        options.keep(done, MemoryStore())
 
 
 def test_vectors_are_encrypted_where_a_key_is_named(tmp_path):
@@ -323,24 +323,24 @@ def test_vectors_are_encrypted_where_a_key_is_named(tmp_path):
     for path in keys:
         create_key(path)
     plain, sealed = MemoryStore(), DirectoryStore(tmp_path / "kept")
-    right, wrong = (CarriedVectorOptions(key_file=str(path)) for path in keys)
-    model = federation(COUNTS, CarriedVectorOptions(), plain)
+    right, wrong = (CarryVectors(key_file=str(path)) for path in keys)
+    model = federation(COUNTS, CarryVectors(), plain)
     federation(COUNTS, right, sealed)
     expected = unlearned(model, plain)
     np.testing.assert_array_equal(unlearned(model, sealed, options=right), expected)
     vector = kept_vector(right, sealed, "u")
     assert vector is not None
     assert all(vector.tobytes()[:16] not in path.read_bytes() for path in tmp_path.glob("kept/*/*.npz"))
-    for options in (wrong, CarriedVectorOptions()):
+    for options in (wrong, CarryVectors()):
         with raises(MethodFailed, "vectors-unreadable"):
             METHOD.begin(problem(sealed, options), model)
 
 
 def test_a_key_file_that_is_not_there_stops_the_first_round(tmp_path):
     """Before any vector is written in the clear."""
-    options = CarriedVectorOptions(key_file=str(tmp_path / "none.key"))
+    options = CarryVectors(key_file=str(tmp_path / "none.key"))
     with pytest.raises(ConfigurationError):
-        PREPARATION.send(options, 1, MemoryStore(), Exclusions())
+        options.send(1, MemoryStore(), Exclusions())
 
 
 def test_noise_has_the_calibrated_size_and_is_not_called_certified():
@@ -357,8 +357,8 @@ def test_noise_has_the_calibrated_size_and_is_not_called_certified():
 
 def test_with_a_key_the_noise_is_that_of_the_release():
     """Done again it is the same; of another model, σ or key it is another, and without a key a new one."""
-    options = CarriedVectorOptions(sigma=1.0, epsilon=1.0, delta=1e-5)
-    wider = CarriedVectorOptions(sigma=1.5, epsilon=1.0, delta=1e-5)
+    options = CarryVectors(sigma=1.0, epsilon=1.0, delta=1e-5)
+    wider = CarryVectors(sigma=1.5, epsilon=1.0, delta=1e-5)
     model, other = np.zeros(50), np.full(50, 1e-9)
 
     def noise(options=options, start=model, key: bytes | None = b"k" * 32):
@@ -374,7 +374,7 @@ def test_with_a_key_the_noise_is_that_of_the_release():
 
 def test_the_federations_noise_has_its_sigma():
     """Whatever the request; one that brings its own is refused."""
-    options = CarriedVectorOptions(sigma=0.25, epsilon=1.0, delta=1e-5)
+    options = CarryVectors(sigma=0.25, epsilon=1.0, delta=1e-5)
     moved = METHOD.begin(problem(MemoryStore(), options, clients=("z",)), np.zeros(20_000))
     assert np.std(moved.parameters) == pytest.approx(0.25, rel=0.03)
     own = {"epsilon": 1.0, "delta": 1e-5, "sensitivity": 0.5}
@@ -384,7 +384,7 @@ def test_the_federations_noise_has_its_sigma():
 
 def test_the_records_of_the_rounds_are_those_of_the_run():
     """What the bound is computed from: who, how many steps, how long; a round done again is written once."""
-    options, store = CarriedVectorOptions(feature_norm=20), MemoryStore()
+    options, store = CarryVectors(feature_norm=20), MemoryStore()
     before = federation(COUNTS, options, store, rounds=(1, 2))
     for _ in range(2):
         after = federation(COUNTS, options, store, model=before, rounds=(3,))
@@ -408,8 +408,8 @@ def test_a_client_that_says_it_trained_otherwise_leaves_a_round_that_proves_noth
     for work in (None, np.ones(4), np.ones(7), np.full(7, np.nan), np.array(["x"] * 7)):
         store, told = MemoryStore(), {"u": {} if work is None else {WORK: work}}
         done = finished_round(1, models={"u": (20, START)}, arrays=told, task=LOGISTIC, training=plain)
-        PREPARATION.keep(CarriedVectorOptions(feature_norm=20), done, store)
-        (one,) = kept_rounds(CarriedVectorOptions(), store)
+        CarryVectors(feature_norm=20).keep(done, store)
+        (one,) = kept_rounds(CarryVectors(), store)
         assert one.lengths.unmet == (
             "Its clients did not all report that they trained as the server had set it.",
         )
@@ -417,7 +417,7 @@ def test_a_client_that_says_it_trained_otherwise_leaves_a_round_that_proves_noth
 
 def test_a_client_whose_vector_is_gone_has_no_new_one():
     """It would begin in the middle, and forget a part only."""
-    options, store = CarriedVectorOptions(), MemoryStore()
+    options, store = CarryVectors(), MemoryStore()
     model = federation(COUNTS, options, store, rounds=(1, 2))
     store.erase("u")
     federation(COUNTS, options, store, model=model, rounds=(4,))
@@ -428,8 +428,8 @@ def test_a_client_whose_vector_is_gone_has_no_new_one():
 def test_rounds_without_a_declared_feature_norm_prove_nothing():
     """The option was set after vectors had begun: of the rounds before it is said what is missing."""
     store = MemoryStore()
-    model = federation(COUNTS, CarriedVectorOptions(), store, rounds=(1, 2))
-    late = CarriedVectorOptions(feature_norm=20)
+    model = federation(COUNTS, CarryVectors(), store, rounds=(1, 2))
+    late = CarryVectors(feature_norm=20)
     federation(COUNTS, late, store, model=model, rounds=(3,))
     unmet = [NOT_DECLARED in one.lengths.unmet for one in kept_rounds(late, store)]
     assert unmet == [True, True, False]
@@ -438,12 +438,12 @@ def test_rounds_without_a_declared_feature_norm_prove_nothing():
 def test_a_client_with_larger_features_than_declared_refuses_to_train():
     """Before it sends anything; with the limit taken from its own data it trains."""
     exactly, work = feature_norm(LOGISTIC, DATA["u"]), local_round("u", 1, START)
-    prepared(CarriedVectorOptions(feature_norm=exactly), work)
+    prepared(CarryVectors(feature_norm=exactly), work)
     with pytest.raises(DataError):
-        prepared(CarriedVectorOptions(feature_norm=0.99 * exactly), work)
+        prepared(CarryVectors(feature_norm=0.99 * exactly), work)
 
 
 def test_an_unnamed_client_is_refused_with_what_to_configure():
     """All of them, this one too."""
-    reason = PREPARATION.refusal(CarriedVectorOptions(clients="1,2"), Target(Granularity.CLIENT, "3"))
+    reason = CarryVectors(clients="1,2").refusal(Target(Granularity.CLIENT, "3"))
     assert 'prepare = "hf-online clients=1,2,3"' in reason

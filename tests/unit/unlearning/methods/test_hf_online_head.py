@@ -15,8 +15,8 @@ from unlearning.certified.sensitivity import Sensitivity
 from unlearning.errors import DataError
 from unlearning.local.learning import Learnt, begin, learn
 from unlearning.methods.hf_online_bound import KeptBound
-from unlearning.methods.hf_online_kept import CarriedVectorOptions, kept_vector
-from unlearning.methods.preparation import Prepared
+from unlearning.methods.hf_online_kept import kept_vector
+from unlearning.methods.hf_online_vectors import CarryVectors
 from unlearning.methods.registry import METHODS
 from unlearning.parameters import Vector, content_hash
 from unlearning.tasks.task import Examples, Task
@@ -57,18 +57,16 @@ def features() -> dict[str, Examples]:
 
 
 def trained_with(
-    task: Task, examples: Mapping[str, Examples], *, rounds: int, options: CarriedVectorOptions
+    task: Task, examples: Mapping[str, Examples], *, rounds: int, options: CarryVectors
 ) -> Learnt:
     """FedAvg with HF-online's preparation."""
-    preparation = METHOD.info.preparation
-    assert preparation is not None
-    start = begin(task, TRAINING, {"hf-online": Prepared(preparation, options)})
+    start = begin(task, TRAINING, {"hf-online": options})
     return learn(task, examples, start, rounds=rounds)
 
 
 def deleted(task: Task, examples: Mapping[str, Examples]) -> tuple[Sensitivity, Vector, Vector]:
     """What is proven of forgetting a client after four rounds, the unlearned model and the retrained one."""
-    options = CarriedVectorOptions(feature_norm=2.5)
+    options = CarryVectors(feature_norm=2.5)
     learnt = trained_with(task, examples, rounds=4, options=options)
     model, store = learnt.parameters, learnt.stores["hf-online"]
     bound = KeptBound(options, store, lambda: initial_parameters(task, 0))
@@ -100,9 +98,9 @@ def test_the_declared_norm_is_that_of_the_features():
     assert measured == pytest.approx(feature_norm(HEAD, features()["a"]), rel=1e-12)
     assert measured < feature_norm(TASK, data(1e4)["a"]) <= np.sqrt(6)
     far = data(1e4)
-    trained_with(TASK, far, rounds=1, options=CarriedVectorOptions(feature_norm=2.5))
+    trained_with(TASK, far, rounds=1, options=CarryVectors(feature_norm=2.5))
     with pytest.raises(DataError):
-        trained_with(TASK, far, rounds=1, options=CarriedVectorOptions(feature_norm=2.0))
+        trained_with(TASK, far, rounds=1, options=CarryVectors(feature_norm=2.0))
 
 
 class Adapted(nn.Module):
@@ -168,7 +166,7 @@ def test_what_is_no_linear_layer_on_fixed_features_is_not_proven_and_says_why(ki
 def test_a_deletion_behind_a_network_that_is_trained_too_is_not_certified():
     """The rounds are recorded and the vectors carried; what is said of \u0394 is what is missing."""
     task = tiny_classification(lambda: nn.Sequential(Adapted(), nn.Tanh(), nn.Linear(5, 2)))
-    options = CarriedVectorOptions(feature_norm=50.0)
+    options = CarryVectors(feature_norm=50.0)
     learnt = trained_with(task, data(), rounds=2, options=options)
     bound = KeptBound(options, learnt.stores["hf-online"], lambda: initial_parameters(task, 0))
     found, unmet = bound(frozenset({LEAVES}), content_hash(learnt.parameters), (), declared=None, unmet=())

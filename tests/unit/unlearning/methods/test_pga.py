@@ -155,6 +155,6 @@ def test_a_client_keeps_its_last_two_local_models():
             store=store,
         )
         trained = Trained(THETA + number, 8, 0.5)
-        assert preparation.train(preparation.Options(), work, lambda trained=trained: trained) is trained
+        assert preparation().train(work, lambda trained=trained: trained) is trained
     assert store.rounds(LAST_MODEL) == [2, 3]
     np.testing.assert_array_equal(store.load(LAST_MODEL, 3)["parameters"], THETA + 3)

@@ -19,9 +19,9 @@ from unlearning.methods.method import (
     Reply,
     UnlearningState,
 )
-from unlearning.methods.preparation import FederatedRound, Prepared
+from unlearning.methods.preparation import FederatedRound
 from unlearning.methods.registry import METHODS, validated_parameters
-from unlearning.methods.sisa_sharding import Sharding, ShardingOptions, model_key, read_log
+from unlearning.methods.sisa_sharding import Sharding, model_key, read_log
 from unlearning.parameters import Vector
 from unlearning.requests import Forget, Granularity, Target
 from unlearning.runtime.stores import MemoryStore
@@ -32,10 +32,10 @@ from unlearning.testing.deletions import Recorder
 from unlearning.training import TrainingSettings
 
 METHOD: Method = METHODS["sisa"]
-OPTIONS = ShardingOptions(shards=2, slices=2, slice_rounds=2)
+OPTIONS = Sharding(shards=2, slices=2, slice_rounds=2)
 SETTINGS = TaskSettings(dataset="digits", model="logistic", num_clients=6, max_examples=240, dtype="float64")
 PLAIN = make_task(SETTINGS)
-TASK = Sharding().prepared_task(OPTIONS, PLAIN)
+TASK = OPTIONS.prepared_task(PLAIN)
 DATA = {str(number): load_site(SETTINGS, number).train for number in range(6)}
 TRAINING = TrainingSettings(learning_rate=0.5, batch_size=16)
 EVERYTHING = Forget(everything=True)
@@ -48,10 +48,10 @@ def schedule(number: int) -> TrainingSettings:
 
 
 def trained(
-    data: Mapping[str, Examples], rounds: int = 5, options: ShardingOptions = OPTIONS
+    data: Mapping[str, Examples], rounds: int = 5, options: Sharding = OPTIONS
 ) -> tuple[Vector, PreparedStore]:
     """The ensemble after some rounds, and what the server kept; constant learning rate."""
-    prepared = {"sisa": Prepared(Sharding(), options)}
+    prepared = {"sisa": options}
     learnt = learn(PLAIN, data, begin(PLAIN, TRAINING, prepared), rounds=rounds)
     kept = learnt.kept_for("sisa", MemoryStore())
     assert kept is not None
@@ -106,20 +106,20 @@ def models(kept: PreparedStore) -> dict[tuple[int, int], list[float]]:
 def test_clients_are_dealt_out_in_turn_by_number():
     """Shards first, then slices; other ids by a hash that is the same on every machine."""
     assert [OPTIONS.place(number) for number in "012345"] == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 0), (1, 0)]
-    assert ShardingOptions(shards=3, slices=2).place("a") == (1, 1)
+    assert Sharding(shards=3, slices=2).place("a") == (1, 1)
 
 
 def test_a_slice_joins_every_slice_rounds_rounds():
     """Slice 1 in round 3; there is no third slice to join."""
     assert [OPTIONS.slice_of(number) for number in (1, 2, 3, 4, 5, 99)] == [0, 0, 1, 1, 1, 1]
-    assert [Sharding().takes_part(OPTIONS, "2", number) for number in (2, 3)] == [False, True]
+    assert [OPTIONS.takes_part("2", number) for number in (2, 3)] == [False, True]
 
 
 def test_each_shard_is_averaged_by_itself_with_its_clients_numbers_of_examples():
     """One number a shard: (10 · 1 + 30 · 2)/40 in shard 0; nobody in shard 1, so it stays and has no vote."""
     before = np.array([0.0, 0.0, 5.0, 7.0])
     local = {"0": (10, np.array([0.0, 0.0, 1.0, 7.0])), "2": (30, np.array([0.0, 0.0, 2.0, 7.0]))}
-    assert Sharding().combine(OPTIONS, before, local).tolist() == [1.0, 0.0, 1.75, 7.0]
+    assert OPTIONS.combine(before, local).tolist() == [1.0, 0.0, 1.75, 7.0]
 
 
 def test_a_shard_model_is_kept_before_each_slice():
@@ -137,8 +137,8 @@ def test_keeping_a_round_twice_keeps_the_same():
     vector = np.zeros(2 + 2 * 650)
     done = FederatedRound(number=3, before=vector, after=vector, models={"0": (5, vector), "2": (5, vector)})
     for kept in (once, twice):
-        Sharding().keep(OPTIONS, done, kept.store)
-    Sharding().keep(OPTIONS, done, twice.store)
+        OPTIONS.keep(done, kept.store)
+    OPTIONS.keep(done, twice.store)
     assert models(once) == models(twice)
     assert read_log(once.store, 0) == read_log(twice.store, 0)
     assert read_log(once.store, 0).since == {"0": 1, "4": 1, "2": 3}
@@ -185,7 +185,7 @@ def test_training_goes_on_as_if_the_client_had_never_been():
     _, kept = forget(*trained(DATA), {"4": EVERYTHING})
     vector = np.zeros(2 + 2 * 650)
     done = FederatedRound(number=9, before=vector, after=vector, models={"0": (5, vector)})
-    Sharding().keep(OPTIONS, done, kept.store)
+    OPTIONS.keep(done, kept.store)
     assert read_log(kept.store, 0).rounds == (1, 2, 3, 4, 5, 9)
 
 

@@ -1,0 +1,99 @@
+"""What lists of requests are filtered, searched and sorted by, on both databases."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from server.ledger import Due, Ledger, Order, RequestFilter, request_search
+from tests.ledgers import CLIENT_4, LATER, NOW, advance, submit
+from unlearning.gdpr import Particulars
+from unlearning.requests import DeletionRequest, Status
+
+TODAY = NOW.date()
+
+
+LISTS: list[tuple[dict[str, Any], list[int]]] = [
+    ({}, [1, 2, 3, 4]),
+    ({"statuses": (Status.FAILED, Status.CANCELLED)}, [3, 4]),
+    ({"client_id": "4"}, [2, 3, 4]),
+    ({"due": Due.OVERDUE}, [1]),
+    ({"due": Due.SOON}, [2]),
+    ({"held": True}, [2]),
+    ({"first": TODAY}, [2, 3, 4]),
+    ({"last": TODAY - timedelta(days=1)}, [1]),
+    ({"since": LATER}, [3, 4]),
+    ({"after": 2}, [3, 4]),
+    ({"text": "dsb-17"}, [1]),
+    ({"text": "letter dsb"}, [1]),
+    ({"text": "50%"}, [1]),
+    ({"text": "5_%"}, []),
+    ({"text": "court"}, [2]),
+    ({"text": "BERTA"}, [2]),
+    ({"text": "retrain"}, [3]),
+    ({"text": "R-000004"}, [4]),
+    ({"text": str(TODAY + timedelta(days=3))}, [2]),
+    ({"text": f"{TODAY - timedelta(days=40):%Y-%m}"}, [1]),
+    ({"text": "letter retrain"}, []),
+    ({"order": Order.DUE}, [1, 2, 3, 4]),
+    ({"order": Order.METHOD, "descending": True}, [3, 4, 2, 1]),
+    ({"order": Order.CHANGED, "descending": True}, [4, 3, 2, 1]),
+]
+"""Filters, and the numbers of the requests that each finds."""
+
+
+@pytest.fixture
+def four(ledger: Ledger, token: int) -> list[DeletionRequest]:
+    """An overdue one with texts, one that is due soon and held, a failed one, and one that was withdrawn."""
+    late = Particulars(received_on=TODAY - timedelta(days=40), reference="DSB-17", note="by Letter, 50% done")
+    soon = Particulars(due_on=TODAY + timedelta(days=3))
+    filed = [
+        submit(ledger, key="a", particulars=late),
+        submit(ledger, CLIENT_4, key="b", particulars=soon, submitted_by="berta"),
+        submit(ledger, CLIENT_4, key="c", method="retrain"),
+        submit(ledger, CLIENT_4, key="d"),
+    ]
+    ledger.decisions.hold(filed[1].id, by="ada", reason="a court wants it kept", now=NOW)
+    advance(ledger, filed[2].id, Status.FAILED, token)
+    ledger.decisions.cancel(filed[3].id, by="ada", now=LATER)
+    return filed
+
+
+def found(ledger: Ledger, **wanted: Any) -> list[int]:
+    page = ledger.requests.page(RequestFilter(**wanted), today=TODAY)
+    assert page.total == len(page.requests)
+    return [int(item.id.removeprefix("r-")) for item in page.requests]
+
+
+def test_a_list_has_what_its_filter_asks_for_in_its_order(
+    ledger: Ledger, four: list[DeletionRequest]
+) -> None:
+    """Each condition by itself; words in any case, each of them somewhere, and signs of patterns are plain signs."""
+    assert len(four) == 4
+    assert [(wanted, found(ledger, **wanted)) for wanted, _ in LISTS] == LISTS
+
+
+def test_a_page_has_its_requests_as_they_are_and_the_number_of_all(
+    ledger: Ledger, four: list[DeletionRequest]
+) -> None:
+    """Also behind the last one."""
+    wanted = RequestFilter(descending=True, offset=1, limit=2)
+    page = ledger.requests.page(wanted, today=TODAY)
+    assert page.requests == (ledger.requests.get(four[2].id), ledger.requests.get(four[1].id))
+    assert page.total == 4
+    beyond = ledger.requests.page(replace(wanted, offset=9), today=TODAY)
+    assert (beyond.requests, beyond.total) == ((), 4)
+
+
+def test_an_erased_text_is_found_no_more(ledger: Ledger, four: list[DeletionRequest]) -> None:
+    """Nothing of it is left in what a search reads."""
+    ledger.decisions.redact(four[0].id, by="ada", now=LATER)
+    assert found(ledger, text="dsb-17") == []
+
+
+def test_every_order_reads_an_index_and_sorts_no_whole_table() -> None:
+    """So that a page of 100,000 requests takes milliseconds: each column that is sorted by begins an index."""
+    table = request_search.schema.requests
+    indexed = {next(iter(index.columns)) for index in table.indexes} | set(table.primary_key.columns)
+    assert {request_search.COLUMNS[order] for order in Order} <= indexed

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from server.ledger import LimitExceeded
+from server.ledger.records import request_number
 from server.service import opendsr
 from server.service.access import Caller
 from server.service.callbacks import Callbacks
@@ -123,7 +124,7 @@ class HttpApi:
         return serve
 
     def _asked(self, item: Operation, caller: Caller, request: Request, raw: bytes) -> Asked:
-        given: BaseModel | None = None
+        given: Any = None
         if item.body:
             given = read_document(item.body, raw or b"{}")
         elif item.query:
@@ -155,15 +156,15 @@ class HttpApi:
 
     def list_requests(self, asked: Asked) -> Response:
         """Return a page of the requests that the caller may see."""
-        query = asked.given
-        found = asked.core.service.list_requests(
-            asked.caller,
-            statuses=query.status,
-            client_id=query.client_id,
-            after=int(query.after.removeprefix("r-") or 0),
+        found = asked.core.service.list_requests(asked.caller, asked.given)
+        page = opendsr.RequestList(
+            requests=[
+                opendsr.RequestState.of(one, opendsr.name_for(asked.caller, one)) for one in found.requests
+            ],
+            total=found.total,
+            last=request_number(found.requests[-1].id) if found.requests else asked.given.after,
         )
-        states = [opendsr.RequestState.of(one, opendsr.name_for(asked.caller, one)) for one in found]
-        return self._signed(opendsr.RequestPage(requests=states), 200)
+        return self._signed(page, 200)
 
     def plan(self, asked: Asked) -> Response:
         """Return what serving a request would take, by every method."""

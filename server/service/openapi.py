@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from inspect import getdoc
 from typing import Any
 
 from pydantic import BaseModel, Field, TypeAdapter, create_model
 
+from server.ledger import RequestFilter
 from server.requests.plan_data import Plan
 from server.service import opendsr, problems
 from server.service.calls import VERBS, Verb
-from unlearning.requests import Status
 
 _JSON = "application/json"
 _REFUSALS = {
@@ -36,18 +37,6 @@ _ID = {
 }
 
 
-class RequestsQuery(BaseModel):
-    """Which requests a list has, in the order of their numbers."""
-
-    model_config = {"extra": "forbid", "frozen": True}
-
-    status: list[Status] = Field([], description="Of these states; all where left out.")
-    client_id: str = Field("", description="About this client.")
-    after: str = Field(
-        "", pattern=r"^(r-[0-9]{1,9})?$", description="Those after this one: the last of a page."
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """One path and method. call: that of the deletion service which it is; "" where it needs no token.
@@ -63,7 +52,7 @@ class Operation:
     status: int = 200
     kind: str = _JSON
     body: type[BaseModel] | None = None
-    query: type[BaseModel] | None = None
+    query: type | None = None
     answer: Any = None
     verb: str = ""
 
@@ -111,10 +100,10 @@ OPERATIONS = (
     Operation(
         path="/requests",
         name="listRequests",
-        summary="Return requests that the caller may see, at most 1,000; fewer are the last page.",
+        summary="Return a page of the requests that the caller may see, at most 1,000.",
         call="ListRequests",
-        query=RequestsQuery,
-        answer=opendsr.RequestPage,
+        query=RequestFilter,
+        answer=opendsr.RequestList,
     ),
     Operation(
         path="/plan",
@@ -199,6 +188,7 @@ def _schemas() -> tuple[Mapping[Any, Any], dict[str, Any]]:
     kinds: list[Any] = [(kind, "serialization", TypeAdapter(kind)) for kind in dict.fromkeys(answers)]
     bodies = dict.fromkeys(item.body for item in OPERATIONS if item.body)
     kinds += [(kind, "validation", TypeAdapter(kind)) for kind in bodies]
+    kinds += [(item.query, "validation", TypeAdapter(item.query)) for item in OPERATIONS if item.query]
     schemas, definitions = TypeAdapter.json_schemas(kinds, ref_template=_REFS)
     return {kind: schema for (kind, _), schema in schemas.items()}, definitions["$defs"]
 
@@ -224,19 +214,21 @@ def _described(item: Operation, references: Mapping[Any, Any]) -> dict[str, Any]
         body = {_JSON: {"schema": references[item.body]}}
         operation["requestBody"] = {"required": is_required, "content": body}
     if item.query:
+        operation["description"] = getdoc(item.query)
         operation["parameters"] += _parameters(item.query)
     return operation
 
 
-def _parameters(query: type[BaseModel]) -> Iterator[dict[str, Any]]:
-    """Yield the description of a query's parameters."""
-    for name, schema in query.model_json_schema(ref_template=_REFS)["properties"].items():
-        described = {key: value for key, value in schema.items() if key != "description"}
-        yield {"name": name, "in": "query", "schema": described, "description": schema["description"]}
+def _parameters(query: type) -> Iterator[dict[str, Any]]:
+    """Yield the description of a query's parameters; one that may be left out is not null."""
+    for name, schema in TypeAdapter(query).json_schema(ref_template=_REFS)["properties"].items():
+        yield {"name": name, "in": "query", "schema": schema.get("anyOf", [schema])[0]}
 
 
 def _file_of(kind: str) -> dict[str, Any]:
-    return {"type": "object"} if kind == _JSON else {"type": "string"}
+    if kind == _JSON:
+        return {"type": "object"}
+    return {"type": "string"} if kind.startswith("text/") else {"type": "string", "format": "binary"}
 
 
 def _refusal(code: str, why: str, references: Mapping[Any, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, time
+from enum import StrEnum
 from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -53,16 +54,26 @@ MAX_CALLBACKS = 5
 
 _KEY_PREFIX = "opendsr:"
 _OWN_ID = re.compile(r"r-[0-9]{1,9}")
-_Word = Literal["pending", "in_progress", "completed", "cancelled"]
-_STATUS: Mapping[Status, _Word] = {
-    Status.RECEIVED: "pending",
-    Status.SCHEDULED: "pending",
-    Status.UNLEARNING: "in_progress",
-    Status.RECOVERING: "in_progress",
-    Status.VERIFYING: "in_progress",
-    Status.COMPLETED: "completed",
-    Status.CANCELLED: "cancelled",
-    Status.REFUSED: "cancelled",
+
+
+class RequestStatus(StrEnum):
+    """Where a request stands, in OpenDSR's words."""
+
+    PENDING = "pending"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+
+
+_STATUS: Mapping[Status, RequestStatus] = {
+    Status.RECEIVED: RequestStatus.PENDING,
+    Status.SCHEDULED: RequestStatus.PENDING,
+    Status.UNLEARNING: RequestStatus.IN_PROGRESS,
+    Status.RECOVERING: RequestStatus.IN_PROGRESS,
+    Status.VERIFYING: RequestStatus.IN_PROGRESS,
+    Status.COMPLETED: RequestStatus.COMPLETED,
+    Status.CANCELLED: RequestStatus.CANCELLED,
+    Status.REFUSED: RequestStatus.CANCELLED,
 }
 
 
@@ -258,7 +269,7 @@ class RequestState(Answer):
     controller_id: str = Field(description="Who filed it.")
     expected_completion_time: _Time
     subject_request_id: str
-    request_status: _Word
+    request_status: RequestStatus
     api_version: str = API_VERSION
     results_url: str | None = Field(None, description="The certificate, where it is completed.")
     extensions: OwnPart
@@ -302,10 +313,12 @@ class Cancellation(Answer):
     api_version: str = API_VERSION
 
 
-class RequestPage(Answer):
+class RequestList(Answer):
     """A page of a list of requests."""
 
     requests: list[RequestState]
+    total: int = Field(description="How many there are, on this page and those after it.")
+    last: int = Field(description="The number of the last one here: the next page's `after`.")
 
 
 class IdentityKind(Answer):
@@ -360,21 +373,21 @@ def name_for(caller: Caller, request: DeletionRequest) -> str:
     return name_for_submitter(request) if is_own else request.id
 
 
-def request_status(request: DeletionRequest) -> _Word:
+def request_status(request: DeletionRequest) -> RequestStatus:
     """Return the status in OpenDSR's words."""
     if request.status is Status.FAILED:
-        return "pending" if request.retryable else "cancelled"
+        return RequestStatus.PENDING if request.retryable else RequestStatus.CANCELLED
     return _STATUS[request.status]
 
 
 def is_final(request: DeletionRequest) -> bool:
     """Return whether nothing further will happen to a request."""
-    return request_status(request) in ("completed", "cancelled")
+    return request_status(request) in (RequestStatus.COMPLETED, RequestStatus.CANCELLED)
 
 
 def condition(request: DeletionRequest) -> str:
     """Return the state of a request that is sent to listeners; a failure is one although OpenDSR has no word for it."""
-    return str(Status.FAILED) if request.status is Status.FAILED else request_status(request)
+    return str(Status.FAILED) if request.status is Status.FAILED else str(request_status(request))
 
 
 def callback(request: DeletionRequest, url: str, now: datetime) -> Callback:

@@ -79,6 +79,12 @@ def read_query(kind: type[_Any], given: QueryParams) -> _Any:
         InvalidRequest: one is unknown, given twice or cannot be.
     """
     hints = get_type_hints(kind)
+    if strange := [
+        WrongPart(detail="unknown", parameter=as_line(name, 100)) for name in given if name not in hints
+    ]:
+        raise InvalidRequest(
+            f"The query has an unknown {strange[0].parameter}.", code="malformed", errors=strange[:_SHOWN]
+        )
     several = {name for name, hint in hints.items() if get_origin(hint) in (list, tuple)}
     values: dict[str, Any] = {name: given.getlist(name) for name in given}
     single = {name: found[0] for name, found in values.items() if name not in several and len(found) == 1}

@@ -97,7 +97,7 @@ def test_what_an_officer_keeps_goes_to_the_ledger() -> None:
 
 def test_the_example_of_curl_is_a_request() -> None:
     """As the page shows it: some samples of a client."""
-    [example] = re.findall(r"-d '(\{.*?\n\})'", DOCS.read_text(), re.DOTALL)
+    [example] = re.findall(r"--json '(\{.*?\n\})'", DOCS.read_text(), re.DOTALL)
     new = read_document(opendsr.ErasureRequest, example.encode()).new_request(TOOL)
     assert new.target == Target(Granularity.SAMPLE, "hospital-0", frozenset({"patient-4711"}))
 

@@ -1,6 +1,7 @@
 """The file of tokens: hashes only, for its owner alone, and nobody is let in by what is damaged."""
 
 import fcntl
+import json
 import threading
 from datetime import datetime
 from pathlib import Path
@@ -11,7 +12,8 @@ from typer.testing import CliRunner
 
 from server.cli import app
 from server.service.calls import Role
-from server.service.tokens import Token, Tokens, make_token, read_tokens, remove_tokens
+from server.service.tokens import Token, Tokens, last_uses, make_token, read_tokens, remove_tokens
+from server.state_directory.files import TOKEN_USES
 from tests.deletion_service import NOW
 from tests.raising import refuses
 
@@ -135,3 +137,43 @@ def test_the_command_makes_and_removes_tokens(tmp_path: Path) -> None:
     removed = CliRunner().invoke(app, ["http-token", str(path), "ada", "--role", "operator", "--remove"])
     assert "1 token(s) of ada as operator removed" in removed.stdout
     assert read_tokens(path) == ()
+
+
+def test_a_token_ends_with_its_last_day(tmp_path: Path) -> None:
+    """It opens nothing from the moment of its expiry on, and the answer says so."""
+    path = tmp_path / "tokens.json"
+    token = make_token(path, "3", Role.CLIENT, NOW, days=30)
+    end = NOW + timedelta(days=30)
+    assert opened(path, end - timedelta(seconds=1)).caller_of(f"Bearer {token}").role is Role.CLIENT
+    assert "expired at" in opened(path, end).caller_of(f"Bearer {token}").problem
+
+
+def test_a_token_has_the_rights_that_it_was_made_with(tmp_path: Path) -> None:
+    """None beyond its role's, where nothing is said."""
+    path = tmp_path / "tokens.json"
+    plain = make_token(path, "3", Role.CLIENT, NOW)
+    able = make_token(path, "4", Role.CLIENT, NOW, may_erase_clients=True, is_sandbox=True)
+    callers = [opened(path).caller_of(f"Bearer {token}") for token in (plain, able)]
+    rights = [(caller.may_erase_clients, caller.is_sandbox) for caller in callers]
+    assert rights == [(False, False), (True, True)]
+
+
+def test_tokens_are_listed_with_their_end_and_last_use(tmp_path: Path) -> None:
+    """The command without a name; the hash is in the JSON, the token nowhere."""
+    path = tmp_path / "tokens.json"
+    token = make_token(path, "3", Role.CLIENT, NOW, days=30, is_sandbox=True)
+    Tokens(path, tmp_path / TOKEN_USES, lambda: NOW).caller_of(f"Bearer {token}")
+    make_token(path, "4", Role.CLIENT, NOW)
+    shown = CliRunner().invoke(app, ["http-token", str(path), "--state-dir", str(tmp_path), "--json"]).stdout
+    found = [(one["name"], one["expires_at"][:10], one["last_used"]) for one in json.loads(shown)]
+    assert found == [("3", "2026-03-31", "2026-03-01"), ("4", "2027-03-01", "")]
+    assert token not in shown
+
+
+def test_damaged_uses_let_tokens_in_all_the_same(tmp_path: Path) -> None:
+    """They say when a token was used, and not whether it may be."""
+    path = tmp_path / "tokens.json"
+    token = make_token(path, "3", Role.CLIENT, NOW)
+    (tmp_path / "uses.json").write_text("{")
+    assert opened(path).caller_of(f"Bearer {token}").role is Role.CLIENT
+    assert len(last_uses(tmp_path / "uses.json")) == 1

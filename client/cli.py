@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from client.commands import StateDir, noise_app, run_command
+from client.commands import StateDir, noise_app
 from client.memory import DirectoryMemory
 from client.worker.paths import WorkerPaths, default_directory
+from strategies.command_line import Printing, Program, run_program, say, show_lines
 from strategies.installation import CONFIG_DIR, STATE_ROOT, UNITS_DIR, Host
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import Particulars
@@ -18,12 +19,17 @@ from unlearning.methods import DEFAULT_METHOD
 from unlearning.requests import Granularity, Target, parse_sample_ids
 from unlearning.runtime.json_codec import to_plain
 
+OWNER, HOST = "Requests and data (data owner)", "This site's host (operator)"
+
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="File a deletion request at the client's own site."
+    cls=Program,
+    no_args_is_help=True,
+    add_completion=False,
+    help="File a deletion request at the client's own site.",
 )
 
 
-@app.command()
+@app.command(cls=Printing, rich_help_panel=OWNER)
 def request(
     state_dir: StateDir,
     method: Annotated[str, typer.Option(help="The unlearning method.")] = DEFAULT_METHOD,
@@ -60,7 +66,8 @@ def request(
         _check_own(state_dir, ids)
         target = Target(Granularity.SAMPLE, client, ids)
     key = DirectoryMemory(state_dir).file_request(target, method, {}, particulars)
-    typer.echo(f"Filed {key}: forget {target.describe()} by {method}. It travels with the next answer.")
+    said = f"Filed {key}: forget {target.describe()} by {method}. It travels with the next answer."
+    show_lines((said,), data={"key": key, "target": target, "method": method})
 
 
 def _check_own(state_dir: Path, ids: Iterable[str]) -> None:
@@ -71,9 +78,7 @@ def _check_own(state_dir: Path, ids: Iterable[str]) -> None:
     """
     own = DirectoryMemory(state_dir).sample_ids()
     if own is None:
-        typer.echo(
-            "Not checked whether these samples are this site's: it has not been asked by a server yet."
-        )
+        say("Not checked whether these samples are this site's: it has not been asked by a server yet.")
         return
     wrong = sorted(set(ids).difference(own))
     if wrong:
@@ -83,30 +88,33 @@ def _check_own(state_dir: Path, ids: Iterable[str]) -> None:
         )
 
 
-@app.command()
+@app.command(cls=Printing, rich_help_panel=OWNER)
 def ids(state_dir: StateDir) -> None:
     """List the ids of the samples that this site may use, one a line, as they were last loaded."""
     own = DirectoryMemory(state_dir).sample_ids()
     if own is None:
         typer.echo("No server has asked this site for anything yet, so its data was not loaded.", err=True)
         raise typer.Exit(1)
-    typer.echo("\n".join(own))
+    show_lines(*([one] for one in own), data=own)
 
 
-@app.command()
+@app.command(cls=Printing, rich_help_panel=OWNER)
 def status(state_dir: StateDir) -> None:
     """Show what was filed here, the server's answers, and what this client may not train on."""
     memory = DirectoryMemory(state_dir)
-    if problem := memory.problem():
-        typer.echo(f"problem: {problem}")
-    for filed in memory.outbox():
-        typer.echo(f"{filed['key']}  waiting to travel")
-    for filed in memory.answered_requests():
-        typer.echo(f"{filed['key']}  {filed['answer']}")
-    typer.echo(f"tombstones: {json.dumps(to_plain(memory.tombstones()))[:200]}")
+    problem, tombstones = memory.problem(), to_plain(memory.tombstones())
+    filed = {one["key"]: "waiting to travel" for one in memory.outbox()}
+    filed |= {one["key"]: one["answer"] for one in memory.answered_requests()}
+    lines = [("problem:", problem)] if problem else []
+    show_lines(
+        *lines,
+        *filed.items(),
+        ("tombstones:", json.dumps(tombstones)[:200]),
+        data={"problem": problem, "requests": filed, "tombstones": tombstones},
+    )
 
 
-@app.command()
+@app.command(rich_help_panel=HOST)
 def setup(
     name: Annotated[str, typer.Argument(help="This client's id, as the server's operator will register it.")],
     server: Annotated[str, typer.Argument(help="The server's name, as in its certificate.")],
@@ -140,7 +148,7 @@ def setup(
     )
 
 
-app.add_typer(noise_app, name="noise")
+app.add_typer(noise_app, name="noise", rich_help_panel=OWNER)
 
 _WORKER_DIR = default_directory()
 WorkerDir = Annotated[
@@ -149,7 +157,9 @@ WorkerDir = Annotated[
 ]
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(
+    rich_help_panel=HOST, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)
 def node(
     context: typer.Context,
     worker_dir: WorkerDir = _WORKER_DIR,
@@ -164,7 +174,7 @@ def node(
 
 
 worker_app = typer.Typer(help="The warm worker that forks a process for each message.")
-app.add_typer(worker_app, name="worker")
+app.add_typer(worker_app, name="worker", rich_help_panel=HOST)
 
 
 @worker_app.callback(invoke_without_command=True)
@@ -177,14 +187,15 @@ def worker(context: typer.Context, worker_dir: WorkerDir = _WORKER_DIR) -> None:
         serve(context.obj)
 
 
-@worker_app.command("status")
+@worker_app.command("status", cls=Printing)
 def worker_status(context: typer.Context) -> None:
     """Say how many messages were forked, how many started cold, and why; ends with 1 where no worker answers."""
     from client.worker.fork_server import ask_status
 
     places: WorkerPaths = context.obj
-    for reason, count in places.cold_starts().items():
-        typer.echo(f"{count} message(s) started cold: {reason}")
+    cold = places.cold_starts()
+    for reason, count in cold.items():
+        say(f"{count} message(s) started cold: {reason}")
     try:
         found = ask_status(places)
     except OSError as exc:
@@ -192,12 +203,13 @@ def worker_status(context: typer.Context) -> None:
             f"No worker answers at {places.socket} ({exc}); messages start cold. `flower-unlearn-site node` starts one."
         )
         raise typer.Exit(1) from exc
-    typer.echo(
+    said = (
         f"Worker {found['pid']}: {found['forked']} message(s) forked, {found['running']} running, "
         f"{found['resident_bytes']:,} bytes resident at most."
     )
+    show_lines((said,), data={**found, "cold_starts": cold})
 
 
 def main() -> None:
-    """Run the command, as `run_command` does."""
-    run_command(app)
+    """Run the command, as `run_program` does."""
+    run_program(app)

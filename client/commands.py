@@ -1,19 +1,16 @@
-"""What commands on a data owner's machine share: how they end, their state directory; and `flower-unlearn-site noise`.
+"""What commands on a data owner's machine share: their state directory; and `flower-unlearn-site noise`.
 
 With `noise` an owner plants noise in its own data, and sees whether the federation's models know it.
 """
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from client.memory import PLANTED
-from unlearning.errors import FlowerUnlearningError, InvalidRequest
-from unlearning.runtime.command_output import outlive_readers
-from unlearning.runtime.durable_files import keep_private
-from unlearning.runtime.gc_tuning import end_without_collecting
+from strategies.command_line import Printing, say, show_table
+from unlearning.errors import InvalidRequest
 
 noise_app = typer.Typer(
     no_args_is_help=True,
@@ -23,18 +20,6 @@ noise_app = typer.Typer(
 StateDir = Annotated[
     Path, typer.Option(help="The client's state directory, as in the SuperNode's --node-config.")
 ]
-
-
-def run_command(app: typer.Typer) -> None:
-    """Run the command; errors are one sentence, not a stack trace."""
-    keep_private()
-    outlive_readers()
-    end_without_collecting()
-    try:
-        app()
-    except (FlowerUnlearningError, OSError, UnicodeError) as exc:
-        typer.echo(f"Error: {exc}", err=True)
-        sys.exit(2)
 
 
 @noise_app.command()
@@ -56,7 +41,7 @@ def plant(
     )
 
 
-@noise_app.command()
+@noise_app.command(cls=Printing)
 def show(state_dir: StateDir) -> None:
     """Show for each model that this site measured whether it still knows the noise."""
     from client.planted_noise import read_scores
@@ -66,15 +51,13 @@ def show(state_dir: StateDir) -> None:
             f"No noise was planted here: {state_dir} holds no {PLANTED}. `noise plant` makes it, before training."
         )
     found = read_scores(state_dir)
+    rows = [(str(one.round), one.model[:16], f"{one.z:.2f}", f"{one.p_value:.2g}") for one in found]
+    empty = "No model was measured here yet: that happens before, during and after a deletion."
+    show_table(("round", "model", "z", "p"), rows, empty, data=found)
     if not found:
-        typer.echo("No model was measured here yet: that happens before, during and after a deletion.")
         return
-    for score in found:
-        typer.echo(
-            f"round {score.round:>5}  model {score.model[:16]}  z {score.z:7.2f}  p {score.p_value:.2g}"
-        )
     first, last = found[0], found[-1]
-    typer.echo(
+    say(
         f"z was {first.z:.2f} and is {last.z:.2f}. Of a model that never saw the noise it is above 2.33 in one of a "
         "hundred cases; a model that does not know its examples by heart may not know the noise either, so what counts "
         "is a z that was high. The certificate names the models by the same hashes."

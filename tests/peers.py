@@ -23,7 +23,8 @@ from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import free_port
 from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
-from unlearning.decentralised import Correction, CorrectionSettings, Graph, ring
+from unlearning.decentralised.corrections import Correction, CorrectionSettings
+from unlearning.decentralised.graphs import Graph, ring
 from unlearning.parameters import Vector
 from unlearning.requests import Forget, Granularity, Target
 from unlearning.solvers.solution import Outcome

@@ -38,6 +38,7 @@ FlowerUnlearningError
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 
 class FlowerUnlearningError(Exception):
@@ -45,7 +46,11 @@ class FlowerUnlearningError(Exception):
 
     `code` is a short, stable name of the cause ("too-many-samples"), where the class does not say it, and `fields`
     are the values that the message contains. Programs and tests read these; the wording of a message may change.
+    `exit_code` is that of a command which it ends: 2 for a wrong use of it, 3 for a refusal, 4 where a service cannot
+    be reached, else 1.
     """
+
+    exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str = "", *, code: str = "", **fields: object) -> None:
         self.code = code
@@ -59,6 +64,8 @@ class ConfigurationError(FlowerUnlearningError):
     `problems` holds one sentence a wrong setting.
     """
 
+    exit_code = 2
+
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
         count = len(self.problems)
@@ -68,6 +75,8 @@ class ConfigurationError(FlowerUnlearningError):
 
 class VersionMismatch(FlowerUnlearningError):
     """Two programs, or a program and what another one wrote, are of versions that do not fit together."""
+
+    exit_code = 3
 
 
 class DataError(FlowerUnlearningError):
@@ -137,9 +146,13 @@ class Fenced(FlowerUnlearningError):
 class RequestError(FlowerUnlearningError):
     """A deletion request is refused."""
 
+    exit_code = 3
+
 
 class InvalidRequest(RequestError):
     """The request is malformed."""
+
+    exit_code = 2
 
 
 class UnknownClient(RequestError):

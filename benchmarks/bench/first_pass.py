@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.bench.batched_training import train_federations
+from benchmarks.bench.lira import Values
 from benchmarks.bench.u_lira import vulnerability
 from strategies import built_in
 from strategies.settings.run_config import RunSettings
@@ -22,7 +23,7 @@ from unlearning.evaluation import predict
 from unlearning.runtime.archive import pack_arrays
 from unlearning.runtime.durable_files import file_lock, write_atomically
 from unlearning.tasks.task import Examples
-from unlearning.verification.lira import Values, margins
+from unlearning.verification.observations import margins
 
 MODELS = 10
 """On each side."""

@@ -26,7 +26,7 @@ from unlearning.requests import Forget
 from unlearning.runtime.archive import pack_arrays
 from unlearning.runtime.durable_files import write_atomically
 from unlearning.tasks.task import Examples, Task, forgotten_mask, join
-from unlearning.verification.lira import margins
+from unlearning.verification.observations import margins
 
 Margins = dict[str, NDArray[np.float64]]
 """φ of one model (n,) or several (m, n), by `forget`, `retained` and `test`; `had` is 1 where a model was trained on

@@ -29,9 +29,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.bench.lira import Mask, Shadows, Values, fit, online_scores
 from unlearning.errors import DataError
 from unlearning.verification.discrimination import tpr_at_fpr
-from unlearning.verification.lira import Mask, Shadows, Values, fit, online_scores
 
 Positions = NDArray[np.intp]
 

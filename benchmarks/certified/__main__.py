@@ -32,12 +32,12 @@ from benchmarks.bench.equivalence import loss_change_correlation
 from benchmarks.certified.jackknife import PrecomputedJackknife
 from benchmarks.certified.online import OnlineSettings, fixed_batches, retrained_on_batches, train_online
 from benchmarks.certified.published import CONVOLUTIONAL, LOGISTIC, PUBLISHED
+from benchmarks.certified.unit_vectors import forgotten_by_addition
 from benchmarks.data import accuracy_percent
 from benchmarks.tables import Row, median, provenance, table, write
 from benchmarks.timing import time_call
 from unlearning.certified.newton_step import InfluenceSettings, newton_step
 from unlearning.certified.sensitivity import Weighting
-from unlearning.certified.unit_vectors import forgotten_by_addition
 from unlearning.evaluation import evaluate
 from unlearning.parameters import Vector
 from unlearning.solvers.direct import MAX_DIMENSION

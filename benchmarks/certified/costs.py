@@ -20,11 +20,11 @@ import typer
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 
+from benchmarks.certified.unit_vectors import UnitVectors, forgotten_by_addition
 from benchmarks.data import NUM_CLASSES, random_examples, task_of
 from benchmarks.tables import Row, provenance, table, write
 from benchmarks.timing import median_seconds
 from unlearning.certified.tangents import BlockProducts, TangentBlock, Weights, train_with_tangents
-from unlearning.certified.unit_vectors import UnitVectors, forgotten_by_addition
 from unlearning.tasks.models import MODELS, Shape
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings, initial_parameters, model_with, train

@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from benchmarks.certified.unit_vectors import UnitVectors
 from unlearning.certified.sensitivity import Weighting
 from unlearning.certified.tangents import (
     BlockProducts,
@@ -33,7 +34,6 @@ from unlearning.certified.tangents import (
     check_memory,
     vector_bytes,
 )
-from unlearning.certified.unit_vectors import UnitVectors
 from unlearning.curvature.local_loss import exact_kernels
 from unlearning.errors import ConfigurationError, DataError
 from unlearning.parameters import Vector, flatten

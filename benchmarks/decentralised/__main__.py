@@ -25,7 +25,7 @@ from benchmarks.decentralised.runs import corrected_row, rows_of, sequence_rows,
 from benchmarks.decentralised.tables import document, drawing
 from benchmarks.tables import Row, provenance
 from benchmarks.tables import write as write_page
-from unlearning.decentralised import CorrectionSettings, PeerCurvature
+from unlearning.decentralised.corrections import CorrectionSettings, PeerCurvature
 from unlearning.requests import Granularity
 from unlearning.runtime.durable_files import write_atomically
 

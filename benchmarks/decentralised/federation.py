@@ -12,7 +12,8 @@ from client.peer.journal import Journal, PeerModel
 from client.peer.learner import Round, SiteLearner
 from client.peer.peer import Peer
 from client.peer.record import PeerRules
-from unlearning.decentralised import CorrectionSettings, Graph, erdos_renyi, ring
+from unlearning.decentralised.corrections import CorrectionSettings
+from unlearning.decentralised.graphs import Graph, erdos_renyi, ring
 from unlearning.parameters import Vector
 from unlearning.requests import Forget, Granularity, Target
 from unlearning.tasks import TaskSettings, make_task

@@ -22,16 +22,13 @@ from benchmarks.decentralised.federation import (
     targets,
 )
 from benchmarks.decentralised.measures import measure_row, models, quick_accuracy
+from benchmarks.decentralised.pdudt import influence_after, without_influence
 from benchmarks.tables import Row
 from benchmarks.timing import time_call
 from client.peer.in_process import InProcessNetwork
-from unlearning.decentralised import (
-    CorrectionSettings,
-    Graph,
-    influence_after,
-    metropolis_weights,
-    without_influence,
-)
+from unlearning.decentralised.corrections import CorrectionSettings
+from unlearning.decentralised.graphs import Graph
+from unlearning.decentralised.mixing import metropolis_weights
 from unlearning.requests import Forget, Granularity, Target
 from unlearning.tasks.task import Examples
 

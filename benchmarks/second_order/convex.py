@@ -94,5 +94,5 @@ def run_method(
     state, data = method.begin(problem, federation.original), dict(federation.clients)
     while not state.finished:
         data.pop((lose or {}).get(state.exchanges, ""), None)
-        state = exchange(method, problem, state, data)
+        state, _ = exchange(method, problem, state, data)
     return state

@@ -17,18 +17,10 @@ from strategies.tls_files import TlsFiles, is_loopback
 from unlearning.buffers import buffer_positions
 from unlearning.certified.noise_certificate import unmet_assumptions
 from unlearning.certified.sensitivity import Constants, logistic_constants, trajectory_norm
-from unlearning.decentralised import (
-    CorrectionSettings,
-    Graph,
-    NoiseSettings,
-    PeerCurvature,
-    check_mixing,
-    complete,
-    erdos_renyi,
-    from_edges,
-    metropolis_weights,
-    ring,
-)
+from unlearning.decentralised.calibration import NoiseSettings
+from unlearning.decentralised.corrections import CorrectionSettings, PeerCurvature
+from unlearning.decentralised.graphs import Graph, complete, erdos_renyi, from_edges, ring
+from unlearning.decentralised.mixing import check_mixing, metropolis_weights
 from unlearning.errors import ConfigurationError, NumericalError
 from unlearning.parameters import Vector
 from unlearning.tasks.settings import LearntTask, TaskSettings, problems

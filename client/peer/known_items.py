@@ -23,7 +23,9 @@ from client.peer.gossip import GossipMessage, Kind, validate_item
 from client.peer.journal import Journal
 from client.peer.record import PeerRules, Record, granularity_of, needs_statistics, owes_correction
 from client.peer.signatures import Seals, content_of
-from unlearning.decentralised import Graph, check_mixing, correction_bound, metropolis_weights
+from unlearning.decentralised.calibration import correction_bound
+from unlearning.decentralised.graphs import Graph
+from unlearning.decentralised.mixing import check_mixing, metropolis_weights
 from unlearning.errors import SessionError
 from unlearning.requests import Granularity
 

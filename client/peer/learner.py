@@ -12,21 +12,23 @@ from unlearning.certified.linear_head import feature_norm
 from unlearning.certified.noise_certificate import NoiseCertificate, unmet_assumptions, unmet_convexity
 from unlearning.certified.privacy_accountant import AccountedRelease
 from unlearning.certified.sensitivity import Constants, logistic_constants, minimiser_norm
-from unlearning.decentralised import (
+from unlearning.decentralised.calibration import (
     APPROXIMATE_CURVATURE,
+    NoiseSettings,
+    noise_certificate,
+    perturb,
+)
+from unlearning.decentralised.corrections import (
     Correction,
     CorrectionSettings,
     FederationCounts,
-    NoiseSettings,
     PeerCurvature,
     client_correction,
     local_curvature,
-    local_move,
     mean_curvature,
-    noise_certificate,
-    perturb,
     sample_correction,
 )
+from unlearning.decentralised.dpsgd import local_move
 from unlearning.errors import InvalidRequest
 from unlearning.parameters import Vector
 from unlearning.requests import Forget

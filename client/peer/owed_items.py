@@ -11,7 +11,7 @@ from client.peer.known_items import largest_norm
 from client.peer.learner import Learner, Work
 from client.peer.peer import Peer
 from client.peer.record import forget_at, granularity_of, needs_statistics, owes_correction
-from unlearning.decentralised import FederationCounts
+from unlearning.decentralised.corrections import FederationCounts
 from unlearning.errors import FlowerUnlearningError
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity

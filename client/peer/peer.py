@@ -24,7 +24,9 @@ from client.peer.outbox import Outbox
 from client.peer.peer_models import Models
 from client.peer.record import PeerRules, forget_at
 from client.peer.signatures import Seals
-from unlearning.decentralised import Graph, check_mixing, example_scale, metropolis_weights
+from unlearning.decentralised.dpsgd import example_scale
+from unlearning.decentralised.graphs import Graph
+from unlearning.decentralised.mixing import check_mixing, metropolis_weights
 from unlearning.errors import AlreadyForgotten, SessionError
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Forget, Granularity, Target

@@ -1,6 +1,5 @@
 """`flower-unlearn-peer`: run one peer of a federation without a server, and ask it to forget."""
 
-import json
 import logging
 import signal
 from pathlib import Path
@@ -8,16 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from client.commands import run_command
 from client.memory import DirectoryMemory
 from client.peer.config import PeerConfig, read_config
 from client.peer.gossip import RELEASE, Kind
 from client.peer.journal import Journal, read_refusals
 from client.peer.record import PeerRules, Record
+from strategies.command_line import Printing, Program, run_program, show_json, show_lines
 from unlearning.errors import InvalidRequest
 from unlearning.requests import Granularity, Target, parse_sample_ids
 
-app = typer.Typer(add_completion=False, help="One peer of a federation without a server.")
+app = typer.Typer(cls=Program, add_completion=False, help="One peer of a federation without a server.")
 
 ConfigFile = Annotated[Path, typer.Option("--config", help="The peer's configuration, YAML or TOML.")]
 
@@ -44,7 +43,7 @@ def run(
     process.run()
 
 
-@app.command()
+@app.command(cls=Printing)
 def request(
     config: ConfigFile,
     samples: Annotated[
@@ -65,13 +64,14 @@ def request(
     else:
         target = Target(Granularity.CLIENT, settings.peer)
     key = DirectoryMemory(settings.state_dir).file_request(target, "decentralised-newton", {})
-    typer.echo(f"Filed {settings.peer}-{key}: forget {target.describe()}.")
+    name = f"{settings.peer}-{key}"
+    show_lines((f"Filed {name}: forget {target.describe()}.",), data={"key": name, "target": target})
 
 
-@app.command()
+@app.command(cls=Printing)
 def status(config: ConfigFile) -> None:
     """Show what this peer knows, as JSON: rounds, members, requests and their corrections."""
-    typer.echo(json.dumps(read_status(read_config(config)), indent=2))
+    show_json(read_status(read_config(config)))
 
 
 def read_status(config: PeerConfig) -> dict[str, Any]:
@@ -121,5 +121,5 @@ def read_status(config: PeerConfig) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the command, as `run_command` does."""
-    run_command(app)
+    """Run the command, as `run_program` does."""
+    run_program(app)

@@ -15,7 +15,9 @@ import numpy as np
 from client.peer.gossip import GossipMessage, Kind, ModelOffer, length
 from client.peer.journal import Journal, PeerModel
 from client.peer.known_items import KnownItems
-from unlearning.decentralised import Graph, mix, mixing_row
+from unlearning.decentralised.dpsgd import mix
+from unlearning.decentralised.graphs import Graph
+from unlearning.decentralised.mixing import mixing_row
 from unlearning.errors import UpdateRefused
 from unlearning.parameters import Vector
 

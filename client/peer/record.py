@@ -13,7 +13,7 @@ from typing import Any
 from client.peer.gossip import RELEASE, GossipMessage, Kind
 from unlearning.certified.privacy_accountant import Account, AccountedRelease
 from unlearning.certified.sensitivity import Constants
-from unlearning.decentralised import Graph, from_edges
+from unlearning.decentralised.graphs import Graph, from_edges
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Forget, Granularity
 from unlearning.runtime.json_codec import from_plain

@@ -2,19 +2,20 @@
 
 Each command is a function in one of the modules beside this one, and one line here, but for the verbs on a request,
 which come from the service's table of calls; `demo` and `bench`, which no server runs, are in `benchmarks/` and come as
-entry points of the installed package. Errors reach the user as one message on stderr: exit code 2 for a refusal, 1 for
-anything else, never a stack trace.
+entry points of the installed package. How commands end and print is in `strategies/command_line.py`.
 """
 
-import logging
 import os
+from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, TypeAlias
+
+os.environ.setdefault(
+    "GRPC_VERBOSITY", "NONE"
+)  # gRPC reads it when it is imported; our messages say what failed
 
 import typer
-from rich.console import Console
-from typer.core import TyperGroup
 
 from server.cli import (
     app_commands,
@@ -29,37 +30,21 @@ from server.cli import (
 )
 from server.cli.connection import DEFAULT_SERVER, READ_THE_FILE, Connection, use_federation_file
 from server.operations.federation_toml import VARIABLE as FILE_VARIABLE
-from server.service.calls import VERBS
+from server.service.calls import VERBS, Role
+from strategies.command_line import Printing, Program, run_program
 from strategies.tls_files import TlsFiles
-from unlearning.errors import ConfigurationError, FlowerUnlearningError, RequestError
-from unlearning.runtime.command_output import outlive_readers
-from unlearning.runtime.durable_files import keep_private
-from unlearning.runtime.gc_tuning import end_without_collecting
 
-log = logging.getLogger(__name__)
-_DEBUG = "FLOWER_UNLEARNING_DEBUG"
 ENTRY_POINTS = "flower_unlearning.commands"
-
-
-class _Messages(TyperGroup):
-    """Turns every error of a command into one message and an exit code."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except FlowerUnlearningError as exc:
-            _say(str(exc))
-            refused = isinstance(exc, RequestError | ConfigurationError)
-            raise typer.Exit(2 if refused else 1) from exc
-        except (OSError, UnicodeError) as exc:
-            _say(str(exc))
-            raise typer.Exit(1) from exc
-
+EPILOG = (
+    "Exit codes: 0 done; 1 failed, or what was checked is not well; 2 wrong use or settings; 3 refused; "
+    "4 the service or its ledger cannot be reached. Into a pipe, data is tab-separated text."
+)
 
 app = typer.Typer(
     name="flower-unlearn",
-    cls=_Messages,
+    cls=Program,
     help="Ask a live Flower federation to forget, and see what becomes of it.",
+    epilog=EPILOG,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -96,52 +81,61 @@ def connection(
         use_federation_file(ctx, federation_file)
 
 
-app.command("request")(request_commands.request)
-app.command("status")(request_commands.status)
-app.command("list")(request_commands.list_requests)
-app.command("watch")(request_commands.watch)
-for name, verb in VERBS.items():
-    app.command(name)(verbs.plain_command(name, verb))
-app.command("report")(request_commands.report)
-app.command("clients")(listings.clients)
-app.command("plan")(plan_command.plan_command)
-app.command("methods")(listings.methods)
-app.command("refusals")(listings.refusals)
-app.command("verify-ledger")(verification.verify_ledger)
-app.command("certificate-key")(verification.certificate_key)
-app.command("verify")(verification.verify)
-app.command("timestamp")(verification.timestamp)
-app.command("console")(service_commands.console_command)
-app.command("serve")(service_commands.serve)
-app.command("http-token")(host_commands.http_token)
-app.command("model")(app_commands.model_command)
-app.command("new")(app_commands.new_command)
-app.add_typer(setup_commands.app, name="setup")
-app.command("start")(host_commands.start)
-app.command("supervise")(host_commands.supervise)
-app.command("check")(host_commands.check)
-app.command("erase-residue")(host_commands.erase_residue)
-app.command("renew")(host_commands.renew_command)
-app.command("backup")(host_commands.backup)
-app.command("restore")(host_commands.restore)
-for point in entry_points(group=ENTRY_POINTS):
-    app.command(point.name)(point.load())
+OFFICER = "Requests and their proofs (officer, operator)"
+OPERATOR = "The running federation (operator)"
+SETTING_UP = "Setting up and looking after hosts"
+RESEARCHER = "Trying, comparing and your own app (researcher)"
+_Panels: TypeAlias = Mapping[str, Mapping[str, Callable[..., None]]]
+_verbs = {name: verbs.plain_command(name, verb) for name, verb in VERBS.items()}
+_PRINTING: _Panels = {
+    OFFICER: {
+        "request": request_commands.request,
+        "status": request_commands.status,
+        "list": request_commands.list_requests,
+        "watch": request_commands.watch,
+        **{name: command for name, command in _verbs.items() if Role.OFFICER in VERBS[name].roles},
+        "report": request_commands.report,
+        "plan": plan_command.plan_command,
+        "verify": verification.verify,
+        "verify-ledger": verification.verify_ledger,
+        "timestamp": verification.timestamp,
+    },
+    OPERATOR: {
+        **{name: command for name, command in _verbs.items() if Role.OFFICER not in VERBS[name].roles},
+        "clients": listings.clients,
+        "refusals": listings.refusals,
+        "start": host_commands.start,
+        "backup": host_commands.backup,
+        "restore": host_commands.restore,
+    },
+    SETTING_UP: {
+        "check": host_commands.check,
+        "certificate-key": verification.certificate_key,
+        "http-token": host_commands.http_token,
+        "renew": host_commands.renew_command,
+    },
+    RESEARCHER: {"methods": listings.methods, "model": app_commands.model_command},
+}
+"""The commands that print data, by who needs them."""
+_OTHERS: _Panels = {
+    OFFICER: {"console": service_commands.console_command},
+    OPERATOR: {
+        "serve": service_commands.serve,
+        "supervise": host_commands.supervise,
+        "erase-residue": host_commands.erase_residue,
+    },
+    RESEARCHER: {
+        "new": app_commands.new_command,
+        **{point.name: point.load() for point in entry_points(group=ENTRY_POINTS)},
+    },
+}
+app.add_typer(setup_commands.app, name="setup", rich_help_panel=SETTING_UP)
+for kind, panels in ((Printing, _PRINTING), (None, _OTHERS)):
+    for panel, commands in panels.items():
+        for name, command in commands.items():
+            app.command(name, cls=kind, rich_help_panel=panel)(command)
 
 
 def main() -> None:
-    """Run the command of the arguments, and explain what went wrong."""
-    keep_private()
-    outlive_readers()
-    end_without_collecting()
-    try:
-        app()
-    except Exception as exc:
-        if os.environ.get(_DEBUG):
-            raise
-        _say(f"Unexpected error, probably a fault of this program: {type(exc).__name__}: {exc}")
-        _say(f"Run it again with {_DEBUG}=1 to see where, and report it.")
-        raise SystemExit(1) from None
-
-
-def _say(message: str) -> None:
-    Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(message)
+    """Run the command, as `run_program` does."""
+    run_program(app)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flower_unlearning_names import PACKAGES
+from strategies.command_line import show_lines
 from unlearning.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -98,8 +99,10 @@ def model_command(
     note = (
         "" if before is None else " (a deletion is recovering and not committed: this is the model before it)"
     )
-    typer.echo(
-        f"{output}: {task.name} after round {state.round}, model hash {content_hash(parameters)}{note}"
+    model_hash = content_hash(parameters)
+    show_lines(
+        (f"{output}: {task.name} after round {state.round}, model hash {model_hash}{note}",),
+        data={"path": str(output), "task": task.name, "round": state.round, "model_hash": model_hash},
     )
 
 

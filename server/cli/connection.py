@@ -136,7 +136,6 @@ LedgerUrl = Annotated[
     ),
 ]
 RequestId = Annotated[str, typer.Argument(metavar="ID", help="A request's id, such as r-000007.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 READ_THE_FILE = frozenset({"console", "serve", "check", "renew", "backup", "restore", "erase-residue"})
 """The commands whose options have defaults in the file; `start` and `supervise` are all about it."""

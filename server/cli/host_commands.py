@@ -1,14 +1,12 @@
 """An operator's commands on the hosts themselves: start, supervise, check, back up, restore, renew, tokens."""
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from server.cli.connection import AsJson, LedgerUrl, federation_file_of
-from server.cli.listings import show_table
+from server.cli.connection import LedgerUrl, federation_file_of
 from server.operations.federation_toml import DEFAULT_PLACE
 from server.operations.flower_control import FlowerControl
 from server.operations.starting import Submission, app_directory
@@ -18,6 +16,7 @@ from server.service.calls import Role
 from server.service.tokens import DEFAULT_DAYS, last_uses, make_token, read_tokens, remove_tokens
 from server.state_directory.files import SUPERLINK_DATABASE, TOKEN_USES
 from server.state_directory.ledger_address import asked_ledger, ledger_of_environment
+from strategies.command_line import say, show_lines, show_table
 from strategies.installation import CONFIG_DIR, STATE_ROOT
 from unlearning.errors import DeploymentError
 from unlearning.runtime.growing_pause import GrowingPause
@@ -61,12 +60,15 @@ def check(
         if from_outside
         else inspect_installation(installation, now=datetime.now(UTC))
     )
-    for finding in found:
-        typer.echo(f"{finding.level:8} {finding.what}")
-        if finding.mend:
-            typer.echo(f"         {finding.mend}")
+    lines = [
+        (f"{head:7}", text)
+        for finding in found
+        for head, text in ((finding.level, finding.what), ("", finding.mend))
+        if text
+    ]
+    show_lines(*lines, data=found)
     problems = sum(finding.level is Level.PROBLEM for finding in found)
-    typer.echo(f"{len(found)} findings, {problems} of them problems.")
+    say(f"{len(found)} findings, {problems} of them problems.")
     if problems:
         raise typer.Exit(1)
 
@@ -100,8 +102,9 @@ def backup(
     made = back_up(
         directory, state_dir=state_dir, ledger_url=asked_ledger(ledger, state_dir), now=datetime.now(UTC)
     )
-    typer.echo(f"{directory}: {len(made.sha256)} files, ledger up to event {made.event_sequence}.")
-    typer.echo("It holds what is forgotten after this moment: erase it when a later deletion is completed.")
+    said = f"{directory}: {len(made.sha256)} files, ledger up to event {made.event_sequence}."
+    show_lines((said,), data=made)
+    say("It holds what is forgotten after this moment: erase it when a later deletion is completed.")
 
 
 def restore(
@@ -117,7 +120,7 @@ def restore(
     from server.operations.restore import restore as put_back
 
     if broken_off_restore(state_dir) is not None:
-        typer.echo(
+        say(
             "An earlier restore was broken off; it is finished now. Give the command again for another backup."
         )
     done = put_back(
@@ -127,18 +130,18 @@ def restore(
         now=datetime.now(UTC),
         force=force,
     )
-    typer.echo(f"Restored the backup of {done.made_at}, event {done.event_sequence}.")
+    show_lines((f"Restored the backup of {done.made_at}, event {done.event_sequence}.",), data=done)
     if (aside := state_dir.expanduser() / done.aside).is_dir():
-        typer.echo(f"What was there before is in {aside}; erase it when all is well.")
+        say(f"What was there before is in {aside}; erase it when all is well.")
     if not done.compared:
-        typer.echo(
+        say(
             "There was no ledger here to compare with: deletions that were carried out after the backup are not "
             "known and would have to be filed again."
         )
     for line in done.undone:
-        typer.echo(f"UNDONE: {line}")
+        say(f"UNDONE: {line}")
     if done.undone:
-        typer.echo("The model may again hold this data. File these deletions again now.")
+        say("The model may again hold this data. File these deletions again now.")
 
 
 def renew_command(
@@ -161,7 +164,10 @@ def renew_command(
 
     for path in certificate or [authority / "server.pem"]:
         new = renew(path, authority, addresses=address or (), now=datetime.now(UTC))
-        typer.echo(f"{path} is valid until {new.not_valid_after_utc:%Y-%m-%d}. {uses(new)}")
+        until = f"{new.not_valid_after_utc:%Y-%m-%d}"
+        show_lines(
+            (f"{path} is valid until {until}. {uses(new)}",), data={"path": str(path), "valid_until": until}
+        )
 
 
 def http_token(
@@ -185,28 +191,25 @@ def http_token(
     state_dir: Annotated[
         Path, typer.Option(help="For the list: the service's state directory, which knows the last uses.")
     ] = STATE_ROOT / "state",
-    as_json: AsJson = False,
 ) -> None:
     """Make a token for a caller over HTTP and print it; the file keeps its hash. Without a name: list all tokens."""
     if not name:
-        _show_tokens(file, state_dir, as_json)
+        _show_tokens(file, state_dir)
         return
     if remove or remove_older:
         count = remove_tokens(file, name, role, keep=0 if remove else 1)
-        typer.echo(f"{count} token(s) of {name} as {role} removed; a running service has noticed.")
+        said = f"{count} token(s) of {name} as {role} removed; a running service has noticed."
+        show_lines((said,), data={"removed": count})
         return
     now = datetime.now(UTC)
     token = make_token(file, name, role, now, days=days, may_erase_clients=erase_clients, is_sandbox=sandbox)
     typer.echo(f"The token of {name} as {role}, valid for {days} days, shown this once:", err=True)
-    typer.echo(token)
+    show_lines((token,), data={"name": name, "role": role, "token": token})
 
 
-def _show_tokens(file: Path, state_dir: Path, as_json: bool) -> None:
+def _show_tokens(file: Path, state_dir: Path) -> None:
     used = last_uses(state_dir / TOKEN_USES)
     found = [{**to_plain(item), "last_used": used.get(item.id, "")} for item in read_tokens(file)]
-    if as_json:
-        typer.echo(json.dumps(found, indent=2))
-        return
     rows = [
         (
             item["name"],
@@ -218,7 +221,7 @@ def _show_tokens(file: Path, state_dir: Path, as_json: bool) -> None:
         )
         for item in found
     ]
-    show_table(("caller", "role", "made", "expires", "last used", "rights"), rows)
+    show_table(("caller", "role", "made", "expires", "last used", "rights"), rows, data=found)
 
 
 def start(
@@ -233,7 +236,9 @@ def start(
     if dry_run:
         _show(submission)
         return
-    typer.echo(f"Run {submission.start()} is submitted. `flower-unlearn clients` shows who is here.")
+    run_id = submission.start()
+    said = f"Run {run_id} is submitted. `flower-unlearn clients` shows who is here."
+    show_lines((said,), data={"run_id": run_id})
 
 
 def supervise(
@@ -258,10 +263,14 @@ def _show(submission: Submission) -> None:
     except DeploymentError:
         registered = 0
     settings = submission.settings(registered)
-    show_table(("setting", "value"), [(name, str(value)) for name, value in settings.items()])
     missing = submission.missing()
+    show_table(
+        ("setting", "value"),
+        [(name, str(value)) for name, value in settings.items()],
+        data={"settings": settings, "missing": missing},
+    )
     for sentence in missing:
-        typer.echo(f"missing  {sentence}")
+        say(f"missing  {sentence}")
     if missing:
         raise typer.Exit(1)
-    typer.echo("Nothing is missing.")
+    say("Nothing is missing.")

@@ -1,36 +1,32 @@
 """Tables as the command line prints them: `flower-unlearn clients`, `methods` and `refusals`."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from server.cli.connection import AsJson, connection_of
+from server.cli.connection import connection_of
 from server.federation.presence import presence
 from server.service.calls import ClientStatus
 from server.service.statuses import ServiceUnavailable
+from strategies.command_line import say, show_table
 from unlearning.runtime.json_codec import to_plain
 
 
-def clients(ctx: typer.Context, as_json: AsJson = False) -> None:
+def clients(ctx: typer.Context) -> None:
     """List the clients of the federation."""
     with connection_of(ctx).client() as service:
         answer = service.clients()
-    if as_json:
-        typer.echo(json.dumps([_client_json(item) for item in answer.clients], indent=2))
-        return
     show_table(
         ("client", "node", "online", "last seen (UTC)", "forgotten"),
         [_client_row(item, datetime.now(UTC)) for item in answer.clients],
         "No run has seen a client online yet. Those that are registered are listed from then on.",
+        data=[_client_json(item) for item in answer.clients],
     )
     if answer.waiting:
-        typer.echo(answer.waiting)
+        say(answer.waiting)
 
 
 def methods(ctx: typer.Context) -> None:
@@ -66,7 +62,7 @@ def methods(ctx: typer.Context) -> None:
         if item.measured:
             lines.append(f"here: {measured_text(item.measured)}")
         rows.append((f"{item.name}\n{levels}", "\n".join(lines)))
-    show_table(("method", "what it is, needs and takes"), rows, has_long_cells=True)
+    show_table(("method", "what it is, needs and takes"), rows, data=found, has_long_cells=True)
 
 
 def _client_json(status: ClientStatus) -> dict[str, Any]:
@@ -97,15 +93,11 @@ def refusals(
     ctx: typer.Context,
     caller: Annotated[str, typer.Option(help="Only those of this caller, by its certificate.")] = "",
     last: Annotated[int, typer.Option(help="At most this many, the newest.", min=1, max=1000)] = 50,
-    as_json: AsJson = False,
 ) -> None:
     """List the calls that the deletion service refused (for operators and officers)."""
     with connection_of(ctx).client() as service:
         found = service.refusals(limit=last, caller=caller)
-    if as_json:
-        plain = [{**to_plain(item), "at": item.at.isoformat()} for item in found]
-        typer.echo(json.dumps(plain, indent=2))
-        return
+    plain = [{**to_plain(item), "at": item.at.isoformat()} for item in found]
     rows = [
         (
             f"{item.at:%Y-%m-%d %H:%M:%S}",
@@ -117,7 +109,7 @@ def refusals(
         )
         for item in found
     ]
-    show_table(("at (UTC)", "caller", "role", "call", "times", "reason"), rows, "No refusals.")
+    show_table(("at (UTC)", "caller", "role", "call", "times", "reason"), rows, "No refusals.", data=plain)
 
 
 def measured_text(measured: Mapping[str, Any]) -> str:
@@ -137,22 +129,3 @@ def size_text(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
-
-
-def show_table(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    empty: str = "",
-    *,
-    has_long_cells: bool = False,
-    title: str | None = None,
-) -> None:
-    """Print a table; the sentence `empty` where it has no row. has_long_cells: beside short names."""
-    if empty and not rows:
-        typer.echo(empty)
-        return
-    table = Table(*columns, show_lines=has_long_cells, title=title)
-    table.columns[0].no_wrap = has_long_cells
-    for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
-    Console().print(table)

@@ -1,19 +1,17 @@
 """The command `flower-unlearn plan`: which methods can serve a request now, at what price, and why others cannot."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from server.cli.connection import AsJson, connection_of
-from server.cli.listings import measured_text, show_table, size_text
+from server.cli.connection import connection_of
+from server.cli.listings import measured_text, size_text
 from server.cli.request_commands import targets_of
 from server.requests.plan_data import Plan, PlannedMethod
+from strategies.command_line import say, show_json, show_table, wants_json
 from unlearning.errors import InvalidRequest
-from unlearning.runtime.json_codec import to_plain
 
 
 def plan_command(
@@ -23,7 +21,6 @@ def plan_command(
         Path | None, typer.Option(help="Only these samples of the client: a file, one id a line.")
     ] = None,
     class_label: Annotated[int | None, typer.Option("--class", help="This class on every client.")] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Say which methods can serve a request now, what each would cost, and why the others cannot."""
     targets = targets_of([client] if client else [], samples, class_label)
@@ -31,14 +28,13 @@ def plan_command(
         raise InvalidRequest("A plan is made for one target.")
     with connection_of(ctx).client() as service:
         found = service.plan(targets[0])
-    if as_json:
-        typer.echo(json.dumps(to_plain(found), indent=2))
-        return
-    _show(found)
+    if wants_json():
+        show_json(found)
+    else:
+        _show(found)
 
 
 def _show(found: Plan) -> None:
-    console = Console()
     rows = [
         (item.method, _traffic(item), _work(item), _past(item), _compared(item), _remark(item))
         for item in found.methods
@@ -48,12 +44,12 @@ def _show(found: Plan) -> None:
     show_table(columns, rows, title=f"To forget {found.target}")
     seconds = f", {found.round_seconds:.3g} s" if found.round_seconds is not None else ""
     flops = f", {found.recovery_flops:.3g} FLOPs" if found.recovery_flops else ""
-    console.print(
+    say(
         f"Then recovery: at most {found.recovery_max_rounds} round(s), each of {size_text(found.recovery_bytes)}"
         f"{flops}{seconds} (the seconds are the median of recent training rounds). Unlearning is counted by the "
         "closed formulas: payload in both directions, and floating-point operations at the clients."
     )
-    console.print(
+    say(
         "compared: how near the method came to retraining, in the published comparison that is nearest to this "
         "federation (docs/choosing.md, where a table says which method to take)."
     )

@@ -10,15 +10,15 @@ from uuid import uuid4
 import typer
 from rich.console import Console
 
-from server.cli.connection import AsJson, RequestId, connection_of, options_of, user_name
-from server.cli.listings import show_table
-from server.cli.verbs import deadline_lines, due_cell, echo_lines
+from server.cli.connection import RequestId, connection_of, options_of, user_name
+from server.cli.verbs import deadline_lines, due_cell, request_json
 from server.ledger import Event
 from server.service.client import DeletionClient
 from server.service.narrator import GOING_ON, Narrator
 from server.service.statuses import AccessDenied, ServiceUnavailable
+from strategies.command_line import say, show_fields, show_json, show_lines, show_table, wants_json
 from unlearning.errors import InvalidRequest, RequestError
-from unlearning.gdpr import Particulars, today
+from unlearning.gdpr import Particulars
 from unlearning.methods import DEFAULT_METHOD
 from unlearning.requests import DeletionRequest, Granularity, Status, Target, parse_sample_ids
 from unlearning.runtime.command_output import is_read
@@ -56,7 +56,7 @@ def request(
     parameters = dict(_parameter(text) for text in parameter or [])
     key = key or str(uuid4())
     filed: list[DeletionRequest] = []
-    refused = 0
+    refusal: RequestError | None = None
     with connection_of(ctx).client() as service:
         for target in targets:
             try:
@@ -70,7 +70,7 @@ def request(
                     particulars=particulars,
                 )
             except RequestError as exc:
-                refused += 1
+                refusal = exc
                 typer.echo(f"Refused: {exc}", err=True)
             except ServiceUnavailable as exc:
                 raise ServiceUnavailable(
@@ -78,25 +78,23 @@ def request(
                 ) from exc
             else:
                 filed.append(done)
-                typer.echo(f"{done.id}  {done.status}  forget {target.describe()} with {done.method}")
+                what = f"forget {target.describe()} with {done.method}"
+                show_lines((done.id, done.status, what), data=request_json(done))
         over = [follow(service, done.id) for done in filed] if wait else []
-    if refused:
-        raise typer.Exit(2)
+    if refusal is not None:
+        raise typer.Exit(refusal.exit_code)
     if any(done.status is not Status.COMPLETED for done in over):
         raise typer.Exit(1)
 
 
-def status(ctx: typer.Context, request_id: RequestId, as_json: AsJson = False) -> None:
+def status(ctx: typer.Context, request_id: RequestId) -> None:
     """Show the state of a request."""
     with connection_of(ctx).client() as service:
         found = service.get(request_id)
         waiting = _waiting(service) if found.is_open else ""
-    if as_json:
-        typer.echo(json.dumps(_request_json(found), indent=2))
-        return
-    echo_lines(_request_lines(found))
+    show_fields(_request_lines(found), request_json(found))
     if waiting:
-        typer.echo(waiting)
+        say(waiting)
 
 
 def list_requests(
@@ -105,14 +103,10 @@ def list_requests(
         list[Status] | None, typer.Option("--status", help="Only requests of this status.")
     ] = None,
     client: Annotated[str, typer.Option(help="Only requests about this client.")] = "",
-    as_json: AsJson = False,
 ) -> None:
     """List the requests in order of arrival."""
     with connection_of(ctx).client() as service:
         found = service.list_requests(statuses=tuple(only or ()), client_id=client)
-    if as_json:
-        typer.echo(json.dumps([_request_json(item) for item in found], indent=2))
-        return
     rows = [
         (
             item.id,
@@ -125,7 +119,8 @@ def list_requests(
         )
         for item in found
     ]
-    show_table(("id", "forget", "method", "status", "filed (UTC)", "due", "reason"), rows, "No requests.")
+    columns = ("id", "forget", "method", "status", "filed (UTC)", "due", "reason")
+    show_table(columns, rows, "No requests.", data=[request_json(item) for item in found])
 
 
 def report(
@@ -142,12 +137,14 @@ def report(
         "certificate.json": found.certificate,
         "certificate.tsr": found.timestamp,
     }
+    written = {}
     for name, content in files.items():
         if content:
             stem, suffix = name.split(".")
             path = output / f"{stem}-{request_id}.{suffix}"
             write_atomically(path, content)
-            typer.echo(str(path))
+            written[name] = str(path)
+    show_lines(*([path] for path in written.values()), data=written)
 
 
 def targets_of(clients: Sequence[str], samples: Path | None, class_label: int | None) -> list[Target]:
@@ -192,13 +189,6 @@ def _parameter(text: str) -> tuple[str, Any]:
         return name, value  # a bare word
 
 
-def _request_json(request: DeletionRequest) -> dict[str, Any]:
-    plain = {**to_plain(request), "days_left": request.days_left(today())}
-    plain |= {name: getattr(request, name).isoformat() for name in ("created_at", "updated_at")}
-    del plain["submitted_role"]  # which this form has never had
-    return plain
-
-
 def _request_lines(request: DeletionRequest) -> Iterator[tuple[str, str]]:
     yield "request", request.id
     yield "forget", request.target.describe()
@@ -227,8 +217,11 @@ def watch(ctx: typer.Context, request_id: RequestId) -> None:
 
 
 def follow(service: DeletionClient, request_id: str, console: Console | None = None) -> DeletionRequest:
-    """Print the states of a request until it has ended, and return it then; end where the output has no reader."""
-    console = console or Console(highlight=False)
+    """Print the states of a request until it has ended, and return it then; end where the output has no reader.
+
+    With `--json` each state, event and round is an object on its line.
+    """
+    console = console or Console(highlight=False, quiet=wants_json())
     narrator = Narrator(console)
     request: DeletionRequest | None = None
     status = Status.RECEIVED
@@ -236,6 +229,8 @@ def follow(service: DeletionClient, request_id: str, console: Console | None = N
         narrator.say(waiting)
     with narrator.show_progress():
         for item in service.watch(request_id):
+            if wants_json():
+                show_json({"type": type(item).__name__, **to_plain(item)}, indent=None)
             if isinstance(item, DeletionRequest):
                 request, status = item, item.status
             else:

@@ -1,14 +1,16 @@
 """The plain commands, one for each verb of the service's table of calls; and how a request's deadline is printed."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
 
 from server.cli.connection import RequestId, connection_of, take_options, user_name
 from server.service.calls import Value, Verb
+from strategies.command_line import show_fields, show_lines, wants_json
 from unlearning.gdpr import today
 from unlearning.requests import DeletionRequest
+from unlearning.runtime.json_codec import to_plain
 
 
 def plain_command(name: str, verb: Verb) -> Callable[..., None]:
@@ -21,9 +23,9 @@ def plain_command(name: str, verb: Verb) -> Callable[..., None]:
         with connection_of(ctx).client() as service:
             done = service.change(name, request_id, by=user_name(), **values)
         said = _SAID.get(name)
-        typer.echo(f"{done.id}  {said(done) if said else done.status}")
-        if name == "amend":
-            echo_lines(item for item in deadline_lines(done) if item[0] in verb.values)
+        show_lines((done.id, said(done) if said else done.status), data=request_json(done))
+        if name == "amend" and not wants_json():
+            show_fields(item for item in deadline_lines(done) if item[0] in verb.values)
 
     parameters = {"request_id": (RequestId, ...), **{key: _option(one) for key, one in verb.values.items()}}
     if verb.confirm:
@@ -33,10 +35,12 @@ def plain_command(name: str, verb: Verb) -> Callable[..., None]:
     return run
 
 
-def echo_lines(lines: Iterable[tuple[str, str]]) -> None:
-    """Print names and values, the values below each other."""
-    for name, value in lines:
-        typer.echo(f"{name + ':':<13}{value}")
+def request_json(request: DeletionRequest) -> dict[str, Any]:
+    """Return a request as `--json` prints it."""
+    plain = {**to_plain(request), "days_left": request.days_left(today())}
+    plain |= {name: getattr(request, name).isoformat() for name in ("created_at", "updated_at")}
+    del plain["submitted_role"]  # which this form has never had
+    return plain
 
 
 def _option(value: Value) -> tuple[Any, Any]:

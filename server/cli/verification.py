@@ -24,6 +24,7 @@ from server.certificate.keys import load_public_key, make_key_pair
 from server.certificate.ledger_check import LedgerView, check_ledger, open_ledger
 from server.certificate.timestamp import SUFFIX, TimestampAuthority, check_timestamp, stamp
 from server.cli.connection import connection_of, refuse_password
+from strategies.command_line import say, show_lines
 from unlearning.errors import ConfigurationError, InvalidRequest
 
 
@@ -32,9 +33,10 @@ def certificate_key(
 ) -> None:
     """Make the key pair that signs certificates of deletion."""
     private, public, identity = make_key_pair(directory)
-    typer.echo(f"{private}: for the run's setting certificate-key; it stays on the server.")
-    typer.echo(f"{public}: for those who check certificates. Hand it over yourself, not through this server.")
-    typer.echo(f"key id: {identity}")
+    say(f"{private}: for the run's setting certificate-key; it stays on the server.")
+    say(f"{public}: for those who check certificates. Hand it over yourself, not through this server.")
+    found = {"private_key": str(private), "public_key": str(public), "key_id": identity}
+    show_lines((f"key id: {identity}",), data=found)
 
 
 def verify(
@@ -77,7 +79,7 @@ def verify(
     file = decode(content)
     key = None if public_key is None else load_public_key(public_key)
     for line in _summary(file.certificate):
-        _say(line)
+        say(_printable(line))
     checks = [
         check_signature(file, key),
         check_report(file.certificate, None if report is None else read_file(report)),
@@ -112,7 +114,9 @@ def timestamp(
     """Have an authority sign that a certificate is there now, by RFC 3161; it learns the file's hash only."""
     decode(read_file(certificate))  # so that nothing else is stamped by mistake
     path = stamp(certificate, TimestampAuthority(url=url, certificate=timestamp_authority), output)
-    typer.echo(f"{path}: keep it with the certificate; `verify --timestamp` checks it.")
+    show_lines(
+        (f"{path}: keep it with the certificate; `verify --timestamp` checks it.",), data={"path": str(path)}
+    )
 
 
 @contextmanager
@@ -145,20 +149,20 @@ def _summary(certificate: Certificate) -> Iterator[str]:
 
 
 def _conclude(checks: list[Check]) -> None:
-    for check in checks:
-        _say(f"{check.outcome:8} {check.of + ':':<10} {check.sentence}")
+    lines = [(f"{check.outcome:8}", f"{check.of + ':':<10}", _printable(check.sentence)) for check in checks]
+    show_lines(*lines, data=checks)
     refused = [check.of for check in checks if check.outcome is Outcome.REFUSED]
     skipped = [check.of for check in checks if check.outcome is Outcome.SKIPPED]
     if refused:
-        typer.echo(f"The certificate is REFUSED: {', '.join(refused)}.")
+        say(f"The certificate is REFUSED: {', '.join(refused)}.")
         raise typer.Exit(1)
     rest = f", as far as it was checked (skipped: {', '.join(skipped)})" if skipped else ""
-    typer.echo(f"The certificate holds{rest}.")
+    say(f"The certificate holds{rest}.")
 
 
-def _say(line: str) -> None:
-    """Print one line; a certificate is text of a stranger until its signature holds, so nothing can fake a line."""
-    typer.echo("".join(letter if letter.isprintable() else "\ufffd" for letter in line))
+def _printable(line: str) -> str:
+    """Return one line; a certificate is text of a stranger until its signature holds, so nothing can fake a line."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in line)
 
 
 def verify_ledger(
@@ -177,29 +181,32 @@ def verify_ledger(
     sequence, digest = _parse_kept(kept or _newest(file))
     with connection_of(ctx).client() as service:
         check = service.verify_ledger(sequence)
+    line, problem = f"{check.head_sequence}:{check.head_hash}", ""
     if check.problem:
-        typer.echo(
+        problem = (
             f"BROKEN: {check.problem} Somebody changed the database past this program. Compare with a backup."
         )
-        raise typer.Exit(1)
-    if check.hash != digest:
-        typer.echo(
+    elif check.hash != digest:
+        problem = (
             f"BROKEN: event {sequence} is {'another one than' if check.hash else 'gone, unlike'} when its hash "
             "was kept; somebody rewrote the database, or restored an older one. Compare with a backup."
         )
+    said = f"All events hold, up to number {check.head_sequence}, and all rows that they commit to."
+    if not check.head_sequence:
+        said = "There are no events yet."
+    data = {"holds": not problem, "problem": problem, "events": check.head_sequence, "kept": line}
+    show_lines((problem or said,), data=data)
+    if problem:
         raise typer.Exit(1)
     if not check.head_sequence:
-        typer.echo("There are no events yet.")
         return
-    typer.echo(f"All events hold, up to number {check.head_sequence}, and all rows that they commit to.")
-    line = f"{check.head_sequence}:{check.head_hash}"
     if file is None:
-        typer.echo("To notice later that events were cut off, keep this line outside the server:")
-        typer.echo(f"--kept {line}")
+        say("To notice later that events were cut off, keep this line outside the server:")
+        say(f"--kept {line}")
     else:
         with file.open("a", encoding="ascii") as kept_heads:
             kept_heads.write(f"{line}\n")
-        typer.echo(f"Added to {file}, for the next check: {line}")
+        say(f"Added to {file}, for the next check: {line}")
 
 
 def _newest(file: Path | None) -> str:

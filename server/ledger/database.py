@@ -46,6 +46,8 @@ _MIGRATIONS = Path(__file__).parent / "migrations"
 class LedgerUnavailable(FlowerUnlearningError):
     """An error of the ledger's database: out of reach, locked for too long, or a statement refused."""
 
+    exit_code = 4
+
 
 class Database:
     """An open ledger database; safe to use from several threads."""

@@ -57,6 +57,7 @@ class DeletionClient:
         self, address: str, tls: TlsFiles | None = None, *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> None:
         self._address = address
+        self._uses_tls = tls is not None
         self._timeout_s = timeout_s
         options: list[tuple[str, Any]] = [
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -170,7 +171,7 @@ class DeletionClient:
                     yield item
                 return
             except grpc.RpcError as exc:
-                error = error_of(exc, self._address)
+                error = error_of(exc, self._address, uses_tls=self._uses_tls)
                 if not (connected and isinstance(error, ServiceUnavailable)):
                     raise error from exc
             try:
@@ -234,7 +235,7 @@ class DeletionClient:
         try:
             return self._calls[name](message, timeout=timeout_s or self._timeout_s, metadata=_version())
         except grpc.RpcError as exc:
-            raise error_of(exc, self._address) from exc
+            raise error_of(exc, self._address, uses_tls=self._uses_tls) from exc
 
 
 def open_call(channel: grpc.Channel, name: str) -> Any:

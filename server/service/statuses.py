@@ -5,7 +5,7 @@ an error on the server ──► status code + message + trailing metadata with 
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from uuid import uuid4
 
 import grpc
@@ -31,6 +31,36 @@ ERROR_NAME = "flower-unlearning-error"
 ERROR_CODE = "flower-unlearning-code"
 # The trailing headers of a call may hold 8 KiB, and escaping can triple a message.
 MAX_MESSAGE_BYTES = 2000
+# What gRPC says of a connection that could be opened, with TLS at the caller or without or either, and what it means.
+_CLOSED_AT_ONCE = "failed to connect to all addresses; last error: UNAVAILABLE"
+_TLS_TROUBLE: Sequence[tuple[str, bool | None, str]] = (
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        True,
+        "its certificate was not signed by the authority in --tls-ca, or has expired: give the federation's ca.crt.",
+    ),
+    (
+        "Hostname Verification Check failed",
+        True,
+        "its certificate is not for this name: give --server a name or address that the certificate has.",
+    ),
+    (
+        "WRONG_VERSION_NUMBER",
+        True,
+        "without TLS: leave out --tls-ca, --tls-cert and --tls-key, or give the right --server.",
+    ),
+    (
+        _CLOSED_AT_ONCE,
+        True,
+        "closes the connection: it does not accept your certificate, or you gave none. Give --tls-cert and --tls-key "
+        "as the federation's authority signed them, and look whether they have expired.",
+    ),
+    (
+        _CLOSED_AT_ONCE,
+        False,
+        "closes the connection: it probably needs TLS. Give --tls-ca, --tls-cert and --tls-key.",
+    ),
+)
 
 
 class NotAuthenticated(RequestError):
@@ -42,7 +72,12 @@ class AccessDenied(RequestError):
 
 
 class ServiceUnavailable(FlowerUnlearningError):
-    """A call that the service did not answer as it should, so that it is not known whether a change took place."""
+    """A call that the service did not answer as it should, so that it is not known whether a change took place.
+
+    `code` is "absent" where nothing takes connections there, "tls" where they fail over certificates or encryption.
+    """
+
+    exit_code = 4
 
 
 STATUS_OF: Mapping[type[FlowerUnlearningError], grpc.StatusCode] = {
@@ -89,17 +124,24 @@ def refer_to_log(error: Exception) -> str:
     return f"The deletion service failed; its log has the cause under reference {reference}."
 
 
-def error_of(call: grpc.RpcError, address: str) -> FlowerUnlearningError:
-    """Return the error that the service raised, or `ServiceUnavailable` where it did not get that far."""
+def error_of(call: grpc.RpcError, address: str, *, uses_tls: bool) -> FlowerUnlearningError:
+    """Return the error that the service raised, or `ServiceUnavailable` where it did not get that far.
+
+    uses_tls: whether the caller's connection is encrypted.
+    """
     assert isinstance(call, grpc.Call)
     details = call.details() or "no details"
     trailing = {key: str(value) for key, value in call.trailing_metadata() or ()}
     if trailing.get(ERROR_NAME) in _ERROR_NAMED:
         return _ERROR_NAMED[trailing[ERROR_NAME]](details, code=trailing.get(ERROR_CODE, ""))
     if call.code() is grpc.StatusCode.UNAVAILABLE:
+        for sign, needs_tls, cause in _TLS_TROUBLE:
+            if sign in details and needs_tls in (uses_tls, None):
+                return ServiceUnavailable(f"{address} answers, but {cause}", code="tls")
         return ServiceUnavailable(
             f"No deletion service answers at {address}: {details}. Start it with `flower-unlearn serve`, "
-            "or give the right --server (and TLS options)."
+            "or give the right --server.",
+            code="absent",
         )
     if call.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServiceUnavailable(f"The deletion service at {address} did not answer in time. Try again.")

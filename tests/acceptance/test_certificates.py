@@ -115,7 +115,7 @@ def refused(case: Case, of: str, *words: str) -> None:
     """One line refuses `of` with these words, and the exit code is 1."""
     result = case.verify(*dict.fromkeys(("public-key", "public-key" if of == "signature" else of)))
     assert result.exit_code == 1, result.output
-    line = next(line for line in result.output.splitlines() if line.startswith(f"REFUSED  {of}:"))
+    line = next(line for line in result.output.splitlines() if line.startswith(f"REFUSED\t{of}:"))
     assert all(word in line for word in words), line
 
 
@@ -359,7 +359,7 @@ def test_an_officer_fetches_and_checks_through_the_service(
     arguments = (str(fetched), "--public-key", str(key), "--report", str(report), "--service")
     result = as_officer("verify", *arguments)
     assert result.exit_code == 0, result.output
-    assert "holds    ledger:" in result.output
+    assert "holds\tledger:" in result.output
 
 
 def test_a_forged_ledger_is_refused_through_the_service(
@@ -368,7 +368,7 @@ def test_a_forged_ledger_is_refused_through_the_service(
     """The service checks the chain again."""
     case.forge_ledger("DELETE FROM events WHERE sequence = 3")
     key = str(case.keys / PUBLIC_KEY)
-    fails(as_officer("verify", str(case.certificate), "--public-key", key, "--service"), "REFUSED  ledger:")
+    fails(as_officer("verify", str(case.certificate), "--public-key", key, "--service"), "REFUSED\tledger:")
 
 
 # What is written when

@@ -3,10 +3,8 @@
 from collections.abc import Iterable
 
 import numpy as np
-import pytest
 
 from tests.federation import InProcessFederation, client
-from unlearning.errors import ConfigurationError, UnsupportedRequest
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Forget, Granularity, Target
 from unlearning.tasks import forgotten_mask, load_site
@@ -62,26 +60,3 @@ def test_a_client_that_is_away_is_forgotten_all_the_same(federation):
     one.grid.offline.add(one.node("1"))
     one.forget(client("1"), "exact-ridge", rounds=3)
     assert_near(one.checkpoint().parameters, least_squares(one, [0, 2]))
-
-
-def test_another_method_is_refused_by_name(federation):
-    """The next round would undo what it does."""
-    one = federation(**SETTINGS)
-    one.run()
-    with pytest.raises(UnsupportedRequest):
-        one.file(client("1"), "puf-special")
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"model": "mlp"},
-        {"prepare": "exact-ridge; pga"},
-        {"prepare": "exact-ridge l2=0"},
-    ],
-    ids=str,
-)
-def test_a_run_that_cannot_be_so_is_refused_at_its_start(federation, changes):
-    """With what is in the way."""
-    with pytest.raises(ConfigurationError):
-        federation(**{**SETTINGS, **changes}).run()

@@ -514,7 +514,7 @@ def test_requests_are_listed_without_ids(ledger: Ledger) -> None:
     """A list costs the same however many samples the requests name."""
     submit(ledger, SAMPLES)
     submit(ledger, CLIENT_4, key="2")
-    first, second = ledger.requests.select()
+    first, _ = ledger.requests.select()
     assert (first.target.sample_ids, first.target.num_samples) == (frozenset(), 2)
 
 

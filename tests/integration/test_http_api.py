@@ -71,7 +71,9 @@ def test_a_tool_files_waits_and_keeps_the_proof(tmp_path: Path) -> None:
         live_federation(tmp_path, num_clients=3, certificate_key=str(key)) as federation,
     ):
         authority.is_away = True
-        token = federation.command("flower-unlearn", "http-token", str(tokens), "tool", "--role", "operator", "--erase-clients")
+        token = federation.command(
+            "flower-unlearn", "http-token", str(tokens), "tool", "--role", "operator", "--erase-clients"
+        )
         options = ["--http-tokens", str(tokens), "--http-callback-url", f"{receiver.url}/hook/"]
         options += ["--http-callback-key", str(tmp_path / "keys" / SIGNING_KEY)]
         options += ["--timestamp-url", authority.url, "--timestamp-authority", str(authority.file)]
@@ -114,9 +116,9 @@ def test_a_tool_files_waits_and_keeps_the_proof(tmp_path: Path) -> None:
             "--timestamp-authority",
             str(authority.file),
         )
-        assert "holds    signature" in said
-        assert "holds    ledger" in said
-        assert "holds    time" in said
+        assert "holds\tsignature" in said
+        assert "holds\tledger" in said
+        assert "holds\ttime" in said
         [request] = federation.ledger.requests.select()
         assert request.submitted_by == "tool"
     receiver.close()

@@ -18,7 +18,7 @@ from tests.integration.peer_processes import (
     running_peers,
     some_samples,
 )
-from unlearning.decentralised import Graph, erdos_renyi
+from unlearning.decentralised.graphs import Graph, erdos_renyi
 
 pytestmark = pytest.mark.slow  # starts ten processes
 

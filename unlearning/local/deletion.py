@@ -76,14 +76,17 @@ def unlearn(
         kept=learnt.kept_for(chosen.info.name, rewritten),
     )
     stores = learnt.kept_at_sites(chosen.info.name)
-    state, counts = _carry_out(chosen, given, learnt.parameters, sites, stores)
+    state, replies = chosen.begin(given, learnt.parameters), dict[str, Reply]()
+    while not state.finished:
+        state, replies = exchange(chosen, given, state, sites, stores)
     after = replace(
         _without_traces(learnt, chosen, wanted, sites, rewritten),
         parameters=state.parameters,
         exchanges=learnt.exchanges
         + max(1, state.exchanges),  # a federation counts one where no client has an instruction
     )
-    counts = {**given.num_examples, **counts}
+    kept = {client: num_retained(reply) for client, reply in replies.items() if NUM_RETAINED in reply.values}
+    counts = {**given.num_examples, **kept}
     left = {client: count for client, count in counts.items() if not after.forgotten.is_forgotten(client)}
     return Unlearned(state=state, learnt=replace(after, num_examples=left))
 
@@ -135,19 +138,10 @@ def carry_out(
     Raises:
         MethodFailed: the method cannot go on, or the clients' answers do not suffice.
     """
-    return _carry_out(method, problem, model, sites, stores)[0]
-
-
-def _carry_out(
-    method: Method, problem: Problem, model: Vector, sites: Sites, stores: Mapping[str, Store] | None
-) -> tuple[UnlearningState, dict[str, int]]:
-    """Return the last state, and how many examples targets say that they keep."""
     state = method.begin(problem, model)
-    replies: dict[str, Reply] = {}
     while not state.finished:
-        state, replies = _exchange(method, problem, state, sites, stores)
-    kept = {client: num_retained(reply) for client, reply in replies.items() if NUM_RETAINED in reply.values}
-    return state, kept
+        state, _ = exchange(method, problem, state, sites, stores)
+    return state
 
 
 def exchange(
@@ -156,22 +150,14 @@ def exchange(
     state: UnlearningState,
     sites: Sites,
     stores: Mapping[str, Store] | None = None,
-) -> UnlearningState:
-    """Carry out the next exchange of `state`, both halves; the round that `problem` names moves on with the exchanges.
+) -> tuple[UnlearningState, dict[str, Reply]]:
+    """Carry out the next exchange of `state`, both halves; return the state after it, and the answers.
+
+    The round that `problem` names moves on with the exchanges.
 
     Raises:
         MethodFailed: the method cannot go on, or the clients' answers do not suffice.
     """
-    return _exchange(method, problem, state, sites, stores)[0]
-
-
-def _exchange(
-    method: Method,
-    problem: Problem,
-    state: UnlearningState,
-    sites: Sites,
-    stores: Mapping[str, Store] | None,
-) -> tuple[UnlearningState, dict[str, Reply]]:
     problem = replace(problem, round=(problem.round or problem.rounds_trained + 1) + state.exchanges)
     instructions = method.configure(problem, state)
     replies = answer(method, problem, instructions, sites, stores)

@@ -23,7 +23,6 @@ from unlearning.certified.noise import Normal, add_noise
 from unlearning.certified.noise_certificate import certificate, unmet_assumptions
 from unlearning.certified.secret_noise import KeyedNormal, derived_key
 from unlearning.certified.sensitivity import measured_sensitivity
-from unlearning.certified.unit_vectors import UnitVectors, forgotten_by_addition
 from unlearning.errors import CheckpointError, ConfigurationError, MethodFailed
 from unlearning.methods.costs import Cost, CostSymbols, WorkDone
 from unlearning.methods.hf_online_bound import KeptBound
@@ -112,13 +111,15 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarryVectors]):
             )
         vectors = _vectors_of(problem, kept, parameters)
         num_vectors = sum(prepared.has(name) for name in kept.store.list_keys() if name != LENGTHS_KEY)
-        moved = forgotten_by_addition(parameters, vectors, vectors.units)
+        moved = parameters.copy()
+        for vector in vectors.values():
+            moved += vector
         findings: dict[str, Any] = {
-            "clients forgotten by addition of their vectors": ", ".join(vectors.units),
+            "clients forgotten by addition of their vectors": ", ".join(vectors),
             "clients asked": 0,
             "clients that may be forgotten so": num_vectors,
             "size of the kept vectors in bytes": kept.store.num_bytes(),
-            "‖Σ a_u‖": float(np.linalg.norm(vectors.vectors.astype(np.float64).sum(axis=0))),
+            "‖Σ a_u‖": float(np.linalg.norm(sum(vector.astype(np.float64) for vector in vectors.values()))),
             "weights of the retraining it approximates": str(prepared.weighting),
             **change_of(problem.task, parameters, moved),
         }
@@ -180,8 +181,8 @@ def _noise_of(problem: Problem, clean: Vector, sigma: float) -> Normal:
     return KeyedNormal(derived_key(problem.noise_key, "hf-online", content_hash(clean), float(sigma).hex()))
 
 
-def _vectors_of(problem: Problem, kept: PreparedStore[CarryVectors], parameters: Vector) -> UnitVectors:
-    """Return the targets' vectors; zero for one that never took part."""
+def _vectors_of(problem: Problem, kept: PreparedStore[CarryVectors], parameters: Vector) -> dict[str, Vector]:
+    """Return the targets' vectors, in the order of client ids; zero for one that never took part."""
     vectors: dict[str, Vector] = {}
     for client in sorted(problem.targets):
         never_trained = not kept.store.rounds(client) and not problem.num_examples.get(client)
@@ -201,4 +202,4 @@ def _vectors_of(problem: Problem, kept: PreparedStore[CarryVectors], parameters:
                 code="no-vector",
             )
         vectors[client] = vector
-    return UnitVectors(tuple(vectors), np.stack(list(vectors.values())))
+    return vectors

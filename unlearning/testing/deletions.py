@@ -137,7 +137,8 @@ class Deletion:
         while not state.finished:
             if state.exchanges >= MAX_EXCHANGES:
                 raise Endless
-            state = between(exchange(method, problem, state, sites or self.sites, kept))
+            following, _ = exchange(method, problem, state, sites or self.sites, kept)
+            state = between(following)
         return state
 
     def _prepared(self) -> dict[str, Preparation]:

@@ -17,7 +17,6 @@ from unlearning.errors import DataError
 from unlearning.evaluation import evaluate, evaluate_and_predict
 from unlearning.parameters import Vector
 from unlearning.tasks.task import Examples, PerExample, Task
-from unlearning.verification.lira import margins
 from unlearning.verification.thresholds import entropy, modified_entropy
 
 MOST_CLASSES = 100
@@ -212,6 +211,18 @@ def observe_model(
         else None,
         margins=margins(logits, labels) if logits.shape[1] > 1 else None,
     )
+
+
+def margins(outputs: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Compute φ = log(p_y / (1 − p_y)) (n,) from outputs (n, classes) of two classes or more and true classes (n,).
+
+    Of outputs, because of a model that knows its examples by heart p is 1 but for what a number can hold.
+    """
+    own = np.take_along_axis(outputs.astype(np.float64), labels[:, np.newaxis], axis=1)
+    others = outputs.astype(np.float64)
+    np.put_along_axis(others, labels[:, np.newaxis], -np.inf, axis=1)
+    result: NDArray[np.float64] = own[:, 0] - scipy.special.logsumexp(others, axis=1)
+    return result
 
 
 def merge(parts: Iterable[Observations]) -> Observations:

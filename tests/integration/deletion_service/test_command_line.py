@@ -26,8 +26,8 @@ def test_request_files_one_request_for_each_client(command: Command, ledger: Led
     result = command("request", "--client", "3", "--client", "4", "--parameter", "unlearning_rate=1")
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
-        "r-000001  received  forget client 3 with puf-special",
-        "r-000002  received  forget client 4 with puf-special",
+        "r-000001\treceived\tforget client 3 with puf-special",
+        "r-000002\treceived\tforget client 4 with puf-special",
     ]
     assert [item.parameters["unlearning_rate"] for item in ledger.requests.select()] == [1.0, 1.0]
 
@@ -36,7 +36,7 @@ def test_request_reads_sample_ids_from_a_file(command: Command, ledger: Ledger, 
     """One id a line."""
     (tmp_path / "ids.txt").write_text("# visits\n17\n21\n")
     result = command("request", "--client", "3", "--samples", str(tmp_path / "ids.txt"))
-    assert result.stdout == "r-000001  received  forget 2 samples of client 3 with puf-special\n"
+    assert result.stdout == "r-000001\treceived\tforget 2 samples of client 3 with puf-special\n"
     assert ledger.requests.target_of(ledger.requests.get("r-000001")).sample_ids == {"17", "21"}
 
 
@@ -48,26 +48,26 @@ def test_request_run_twice_with_a_key_files_once(command: Command, ledger: Ledge
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "code", "message"),
     [
-        (["request"], "Say what to forget: --client ID"),
-        (["request", "--client", "9"], "Refused: There is no client '9'. Known: 3, 4."),
-        (["request", "--client", "3", "--method", "magic"], "Refused: Unknown method 'magic'."),
-        (["request", "--client", "3", "--parameter", "fast"], "--parameter takes NAME=VALUE, got 'fast'."),
-        (["request", "--class", "1", "--client", "3"], "--class concerns every client"),
-        (["request", "--class", "-1"], "class label of 0 or more"),
-        (["request", "--client", "3", "--samples", "nowhere.txt"], "'nowhere.txt' cannot be read as text"),
-        (["status", "r-000009"], "No deletion request 'r-000009'"),
-        (["report", "seven"], "No deletion request 'seven'; ids look like r-000007."),
-        (["--tls-ca", "nowhere.pem", "clients"], "tls: --tls-ca 'nowhere.pem' cannot be read"),
+        (["request"], 2, "Say what to forget: --client ID"),
+        (["request", "--client", "9"], 3, "Refused: There is no client '9'. Known: 3, 4."),
+        (["request", "--client", "3", "--method", "magic"], 3, "Refused: Unknown method 'magic'."),
+        (["request", "--client", "3", "--parameter", "fast"], 2, "--parameter takes NAME=VALUE, got 'fast'."),
+        (["request", "--class", "1", "--client", "3"], 2, "--class concerns every client"),
+        (["request", "--class", "-1"], 2, "class label of 0 or more"),
+        (["request", "--client", "3", "--samples", "nowhere.txt"], 2, "'nowhere.txt' cannot be read as text"),
+        (["status", "r-000009"], 3, "No deletion request 'r-000009'"),
+        (["report", "seven"], 3, "No deletion request 'seven'; ids look like r-000007."),
+        (["--tls-ca", "nowhere.pem", "clients"], 2, "tls: --tls-ca 'nowhere.pem' cannot be read"),
     ],
 )
-def test_a_refusal_is_one_message_and_exit_code_2(
-    command: Command, arguments: list[str], message: str
+def test_wrong_use_ends_with_2_and_a_refusal_with_3(
+    command: Command, arguments: list[str], code: int, message: str
 ) -> None:
-    """On stderr, without a stack trace, and nothing on stdout."""
+    """With one message on stderr, without a stack trace, and nothing on stdout."""
     result = command(*arguments)
-    assert result.exit_code == 2
+    assert result.exit_code == code
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
@@ -76,7 +76,7 @@ def test_a_refusal_is_one_message_and_exit_code_2(
 def test_one_refused_client_does_not_stop_the_others(command: Command, ledger: Ledger) -> None:
     """What was filed is said, what was refused is said, and the exit code is that of a refusal."""
     result = command("request", "--client", "9", "--client", "4")
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "no client '9'" in result.stderr
     assert "forget client 4" in result.stdout
 
@@ -91,11 +91,11 @@ def test_a_repeated_sample_id_is_refused_with_file_and_lines(command: Command, t
 
 
 def test_without_a_service_the_command_says_so_and_how_to_repeat_safely() -> None:
-    """Exit code 1: it was not refused, it is not known."""
+    """Exit code 4: it was not refused, it is not known."""
     result = CliRunner().invoke(
         app, ["--server", f"127.0.0.1:{free_port()}", "request", "--client", "3", "--key", "k7"]
     )
-    assert result.exit_code == 1
+    assert result.exit_code == 4
     assert "Start it with `flower-unlearn serve`" in result.stderr
     assert "With --key k7 the command can be run again" in result.stderr
 
@@ -113,20 +113,20 @@ def test_status_shows_why_a_request_failed_and_how_to_go_on(command: Command, lo
     command("request", "--client", "3")
     loop.move("r-000001", Status.FAILED, reason="Client 3 went away.", retryable=True)
     shown = command("status", "r-000001").stdout
-    assert "reason:      Client 3 went away." in shown
-    assert "retry:       flower-unlearn retry r-000001" in shown
+    assert "reason\tClient 3 went away." in shown
+    assert "retry\tflower-unlearn retry r-000001" in shown
 
 
 def test_status_counts_the_attempts_that_have_begun(command: Command, loop: LiveLoop) -> None:
     """None before the first; a request that is completed at once took one."""
     command("request", "--client", "3")
-    assert "attempts:" not in command("status", "r-000001").stdout
+    assert "attempts" not in command("status", "r-000001").stdout
     loop.move("r-000001", *FORGETTING)
-    assert "attempts:    1" in command("status", "r-000001").stdout
+    assert "attempts\t1" in command("status", "r-000001").stdout
 
 
 def test_list_filters_by_status_and_client(command: Command, loop: LiveLoop) -> None:
-    """In order of arrival; a sentence where there is none."""
+    """In order of arrival; into a pipe the columns' names alone where there is none."""
     command("request", "--client", "3", "--client", "4")
     loop.move("r-000002", Status.SCHEDULED)
 
@@ -137,7 +137,8 @@ def test_list_filters_by_status_and_client(command: Command, loop: LiveLoop) -> 
     assert listed("--status", "scheduled") == ["r-000002"]
     assert listed("--client", "3") == ["r-000001"]
     assert "r-000002" in command("list", "--status", "scheduled").stdout
-    assert command("list", "--status", "failed").stdout == "No requests.\n"
+    names = "id\tforget\tmethod\tstatus\tfiled (UTC)\tdue\treason\n"
+    assert command("list", "--status", "failed").stdout == names
 
 
 def test_clients_and_methods_are_tables(command: Command) -> None:
@@ -154,9 +155,9 @@ def test_clients_and_methods_are_tables(command: Command) -> None:
 def test_cancel_and_retry_say_the_new_state(command: Command, loop: LiveLoop) -> None:
     """One line each."""
     command("request", "--client", "3", "--client", "4")
-    assert command("cancel", "r-000001").stdout == "r-000001  cancelled\n"
+    assert command("cancel", "r-000001").stdout == "r-000001\tcancelled\n"
     loop.move("r-000002", Status.FAILED, retryable=True)
-    assert command("retry", "r-000002").stdout == "r-000002  scheduled\n"
+    assert command("retry", "r-000002").stdout == "r-000002\tscheduled\n"
 
 
 def test_watch_prints_states_waits_and_rounds_with_their_scores(command: Command, loop: LiveLoop) -> None:
@@ -233,13 +234,14 @@ def test_a_terminal_also_shows_what_is_going_on(
 
 def test_refusals_are_listed(command: Command) -> None:
     """Who, which call, how often and why; as a table and for scripts."""
-    assert command("refusals").stdout == "No refusals.\n"
+    names = "at (UTC)\tcaller\trole\tcall\ttimes\treason\n"
+    assert command("refusals").stdout == names
     command("status", "r-000007")
     assert "GetRequest" in command("refusals").stdout
     [refusal] = json.loads(command("refusals", "--json").stdout)
     assert (refusal["caller"], refusal["call"], refusal["detail"]["times"]) == ("local", "GetRequest", 1)
     assert "No deletion request 'r-000007'" in refusal["reason"]
-    assert command("refusals", "--caller", "bob").stdout == "No refusals.\n"
+    assert command("refusals", "--caller", "bob").stdout == names
 
 
 def test_a_whole_ledger_is_verified(command: Command, ledger: Ledger) -> None:
@@ -299,3 +301,46 @@ def test_a_forged_ledger_is_named_broken(command: Command, tmp_path: Path) -> No
     result = command("verify-ledger")
     assert result.exit_code == 1
     assert "BROKEN: Event 1 " in result.stdout
+
+
+# How commands print and end
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["list"], ["status", "r-000001"], ["verify-ledger"], ["hold", "r-000001", "--reason", "x"]],
+)
+def test_every_kind_of_output_is_json_on_demand(command: Command, arguments: list[str]) -> None:
+    """One document on stdout and no sentence beside it."""
+    command("request", "--client", "3")
+    assert json.loads(command(*arguments, "--json").stdout)
+
+
+def test_watch_prints_a_json_object_for_each_thing_that_happens(command: Command, loop: LiveLoop) -> None:
+    """The request first and last, its events and the rounds between."""
+    command("request", "--client", "3")
+    loop.move("r-000001", Status.SCHEDULED)
+    loop.round(5, "training")
+    loop.move("r-000001", *FORGETTING[1:])
+    told = [json.loads(line) for line in command("watch", "r-000001", "--json").stdout.splitlines()]
+    kinds = [item["type"] for item in told]
+    assert (kinds[0], kinds[-1], set(kinds)) == (
+        "DeletionRequest",
+        "DeletionRequest",
+        {"DeletionRequest", "Event", "RoundRecord"},
+    )
+    assert told[-1]["status"] == "completed"
+
+
+def test_a_terminal_gets_a_table_and_a_pipe_gets_tabs(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cell's own line ends cannot break a line of the pipe."""
+    command("request", "--client", "3", "--note", "two\nlines")
+    lines = command("list").stdout.splitlines()
+    assert [len(line.split("\t")) for line in lines] == [7, 7]
+    assert "note\ttwo lines\n" in command("status", "r-000001").stdout
+    monkeypatch.setattr("strategies.command_line._is_terminal", lambda: True)
+    assert "┏" in command("list").stdout
+    assert "request:     r-000001\n" in command("status", "r-000001").stdout
+    assert command("refusals").stdout == "No refusals.\n"

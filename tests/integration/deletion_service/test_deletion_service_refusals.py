@@ -172,6 +172,6 @@ def test_a_tool_of_another_version_gets_one_sentence(
     monkeypatch.setattr(client_module, "own_version", lambda: version)
     for arguments in (["clients"], ["watch", "r-000001"], ["request", "--client", "3"]):
         result = command(*arguments)
-        assert result.exit_code == 1
+        assert result.exit_code == 3
         assert result.stderr.strip() == sentence
     assert {refusal.reason for refusal in ledger.refusals()} == {sentence}

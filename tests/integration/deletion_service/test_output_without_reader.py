@@ -36,7 +36,7 @@ def test_every_target_is_filed_although_nobody_reads_of_the_first(
     assert run("flower-unlearn", *request) == (0, "")
     assert [item.target.client_id for item in ledger.requests.select()] == ["3", "4"]
     unknown = (*request[:3], "--client", "9", "--client", "8")
-    assert run("flower-unlearn", *unknown, messages_too=True)[0] == 2  # both are refused
+    assert run("flower-unlearn", *unknown, messages_too=True)[0] == 3  # both are refused
 
 
 def test_who_follows_a_request_ends_with_the_reader(

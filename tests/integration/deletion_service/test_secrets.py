@@ -61,6 +61,6 @@ def test_the_ledgers_password_is_not_in_the_process_list(
     """It can be given by a variable, and neither the command nor the refusal of the database shows it."""
     monkeypatch.setenv("FLOWER_UNLEARNING_LEDGER", "postgresql://ada:hunter2@127.0.0.1:1/db")
     status, said = run_program("flower-unlearn", "serve", "--state-dir", str(tmp_path))
-    assert status == 1
+    assert status == 4
     assert re.search(r"ledger at postgresql\+psycopg://ada:\*\*\*@127.0.0.1:1/db cannot be used", said)
     assert "hunter2" not in said

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from strategies.exchange import exchange
 from strategies.fedavg import FedAvg
-from strategies.roster import Roster
 from strategies.round_plan import RoundOutcome, RoundPlan
 from strategies.round_rules import RoundRules
 from tests.rounds import START, OneRound
@@ -81,26 +79,6 @@ def test_the_sample_is_seeded_sorted_and_of_the_right_size():
     assert all(len(sample) == 3 and sample == sorted(sample) for sample in samples)
     assert samples[0] == strategy.sample(reversed(clients), 0)
     assert len({tuple(sample) for sample in samples}) > 5
-
-
-def test_an_exchange_ends_at_its_deadline_and_names_who_was_silent():
-    """A client that never answers costs the timeout, not the run."""
-    one = OneRound({"a": 0, "b": 0})
-    messages = one.messages()
-    one.forge_each(lambda reply: None if reply.metadata.src_node_id == 1002 else reply)
-    done = exchange(one.grid, messages, timeout_s=0.3)
-    assert list(done.messages) == ["a"]
-    assert "no answer within 0.3 s" in str(done.failures["b"])
-    assert done.bytes_received > 0
-
-
-def test_a_registered_name_goes_before_a_declared_one():
-    """A node without a key cannot take a registered client's place."""
-    grid = OneRound({"hospital-0": 0}, clients=["hospital-0", "hospital-0"]).grid
-    grid.names = {1001: "hospital-0"}
-    online = Roster().online(grid)
-    assert {client: member.node_id for client, member in online.items()} == {"hospital-0": 1001}
-    assert online["hospital-0"].is_registered
 
 
 class Largest(RoundRules):

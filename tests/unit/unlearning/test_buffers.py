@@ -159,7 +159,7 @@ def test_modes_degradation_model_has_statistics_of_its_own_training():
     """With those that it began with, its answers would be of another model than the one that was trained."""
     method = METHODS["mode"]
     problem = problem_of(method, TASK, [LEAVES], SITES, TRAINING)
-    state = exchange(method, problem, method.begin(problem, START), SITES)
+    state, _ = exchange(method, problem, method.begin(problem, START), SITES)
     degradation = state.arrays[DEGRADATION]
     models = {
         client: (len(SITES[client]), train(TASK, START, SITES[client], seeded(problem, client)).parameters)

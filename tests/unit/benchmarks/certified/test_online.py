@@ -15,10 +15,10 @@ from benchmarks.certified.online import (
     retrained_on_batches,
     train_online,
 )
+from benchmarks.certified.unit_vectors import UnitVectors, forgotten_by_addition
 from tests.unit.unlearning.certified.problems import DIMENSION, LOGISTIC, QUADRATIC, blobs, with_copies
 from unlearning.certified.sensitivity import Weighting
 from unlearning.certified.tangents import BlockProducts
-from unlearning.certified.unit_vectors import UnitVectors, forgotten_by_addition
 from unlearning.curvature.gradients import gradient
 from unlearning.curvature.kinds import CurvatureKind
 from unlearning.curvature.products import CurvatureProduct

@@ -5,12 +5,12 @@ import pytest
 
 from benchmarks.certified.online import OnlineSettings, fixed_batches, retrained_on_batches, train_online
 from benchmarks.certified.online_bound import StepCounts, online_bound
+from benchmarks.certified.unit_vectors import forgotten_by_addition
 from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
 from unlearning.certified.linear_head import feature_norm
 from unlearning.certified.round_lengths import Premises
 from unlearning.certified.rounding import Arithmetic
 from unlearning.certified.sensitivity import Constants, Weighting, logistic_constants, trajectory_norm
-from unlearning.certified.unit_vectors import forgotten_by_addition
 from unlearning.errors import NumericalError
 from unlearning.tasks.task import Examples
 from unlearning.training import TrainingSettings, initial_parameters

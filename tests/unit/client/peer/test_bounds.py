@@ -25,7 +25,8 @@ from tests.peers import (
 )
 from tests.raising import raises
 from unlearning.certified.sensitivity import logistic_constants
-from unlearning.decentralised import correction_bound, from_edges
+from unlearning.decentralised.calibration import correction_bound
+from unlearning.decentralised.graphs import from_edges
 from unlearning.errors import FlowerUnlearningError, NumericalError, UpdateRefused
 
 SMALL = PeerRules(correction_norm=2.0, max_requests=12)

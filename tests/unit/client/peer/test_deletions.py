@@ -25,7 +25,9 @@ from tests.peers import (
 )
 from unlearning.certified.noise import gaussian_epsilon
 from unlearning.curvature.gradients import gradient
-from unlearning.decentralised import CorrectionSettings, NoiseSettings, PeerCurvature, complete
+from unlearning.decentralised.calibration import NoiseSettings
+from unlearning.decentralised.corrections import CorrectionSettings, PeerCurvature
+from unlearning.decentralised.graphs import complete
 from unlearning.errors import AlreadyForgotten
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target

@@ -21,7 +21,7 @@ from tests.peers import (
     trained_network,
 )
 from tests.unit.unlearning.decentralised.graphs import connected_graphs
-from unlearning.decentralised import Graph, from_edges, ring
+from unlearning.decentralised.graphs import Graph, from_edges, ring
 
 FIVE = ring("01234")
 

@@ -12,7 +12,7 @@ from client.peer.journal import Journal
 from client.peer.process import PeerProcess
 from client.peer.record import PeerRules
 from tests.peers import counting_peer
-from unlearning.decentralised import ring
+from unlearning.decentralised.graphs import ring
 from unlearning.errors import VersionMismatch
 
 ROUNDS = 3

@@ -13,7 +13,7 @@ from client.memory import DirectoryMemory
 from client.peer.config import read_config, validate_config
 from client.peer.peer_cli import app, main
 from client.peer.process import make_peer
-from unlearning.decentralised import ring
+from unlearning.decentralised.graphs import ring
 from unlearning.errors import ConfigurationError, DataError
 from unlearning.tasks import make_task
 

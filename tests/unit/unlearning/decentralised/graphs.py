@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from unlearning.decentralised import Graph, from_edges
+from unlearning.decentralised.graphs import Graph, from_edges
 
 
 @st.composite

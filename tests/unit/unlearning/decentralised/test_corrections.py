@@ -11,18 +11,20 @@ from unlearning.certified.sensitivity import logistic_constants
 from unlearning.curvature.gradients import fisher_diagonal, gradient
 from unlearning.curvature.kinds import CurvatureKind
 from unlearning.curvature.products import CurvatureProduct
-from unlearning.decentralised import (
+from unlearning.decentralised.calibration import (
+    NoiseSettings,
+    noise_certificate,
+    perturb,
+    published_sensitivity,
+)
+from unlearning.decentralised.corrections import (
     Correction,
     CorrectionSettings,
     FederationCounts,
-    NoiseSettings,
     PeerCurvature,
     client_correction,
     local_curvature,
     mean_curvature,
-    noise_certificate,
-    perturb,
-    published_sensitivity,
     sample_correction,
 )
 from unlearning.errors import ConfigurationError, NumericalError

@@ -5,21 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.decentralised.pdudt import influence_after, without_influence
 from tests.raising import raises
 from tests.unit.unlearning.decentralised.graphs import connected_graphs
-from unlearning.decentralised import (
-    Graph,
-    check_mixing,
-    complete,
-    erdos_renyi,
-    from_edges,
-    influence_after,
-    metropolis_weights,
-    mix,
-    mixing_row,
-    ring,
-    without_influence,
-)
+from unlearning.decentralised.dpsgd import mix
+from unlearning.decentralised.graphs import Graph, complete, erdos_renyi, from_edges, ring
+from unlearning.decentralised.mixing import check_mixing, metropolis_weights, mixing_row
 from unlearning.errors import ConfigurationError, NumericalError
 
 TEN = [str(index) for index in range(10)]

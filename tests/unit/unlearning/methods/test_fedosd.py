@@ -115,7 +115,7 @@ def test_whoever_keeps_a_part_takes_part_in_post_training_with_it():
     given = problem(SAMPLES, unlearning_rounds=1, post_training_rounds=1)
     begun = METHOD.begin(given, THETA)
     first = METHOD.configure(given, begun)["u"].training
-    moved = exchange(METHOD, given, begun, DATA)
+    moved, _ = exchange(METHOD, given, begun, DATA)
     second = METHOD.configure(given, moved)["u"].training
     assert (first.learning_rate, second.learning_rate) == (0.004, TRAINING.learning_rate)
 

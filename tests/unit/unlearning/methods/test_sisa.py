@@ -2,21 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import reduce
 
 import numpy as np
 import pytest
 
 from strategies import built_in
 from tests.tasks import initial_model
-from unlearning.errors import DataError, MethodFailed, UpdateRefused
-from unlearning.evaluation import evaluate
+from unlearning.errors import DataError, MethodFailed
 from unlearning.local import begin, carry_out, exchange, learn, retained
 from unlearning.methods.method import (
     Method,
     PreparedStore,
     Problem,
-    Reply,
     UnlearningState,
 )
 from unlearning.methods.preparation import FederatedRound
@@ -27,7 +24,7 @@ from unlearning.requests import Forget, Granularity, Target
 from unlearning.runtime.stores import MemoryStore
 from unlearning.tasks import TaskSettings, load_site, make_task
 from unlearning.tasks.ensemble import part
-from unlearning.tasks.task import Examples, join
+from unlearning.tasks.task import Examples
 from unlearning.testing.deletions import Recorder
 from unlearning.training import TrainingSettings
 
@@ -252,12 +249,6 @@ def test_a_target_that_never_trained_leaves_nothing_to_do():
     assert not caught.value.retryable
 
 
-def test_a_model_of_another_length_is_refused():
-    """A shard's model is 650 numbers."""
-    with pytest.raises(UpdateRefused):
-        METHOD.aggregate(*begun(), {"0": Reply(vector=np.zeros(3), num_examples=4)})
-
-
 def test_a_round_is_done_again_with_its_own_settings_and_seed():
     """The learning rate of round 3, not of today's."""
     one, state = begun(schedule=schedule, round=40)
@@ -280,9 +271,3 @@ def test_the_setting_makes_the_federations_model_an_ensemble():
     assert task.shard is not None
     assert task.shard.name == "digits/logistic"
     assert initial_model(task, 0).votes.shape == (3,)
-
-
-def test_the_ensemble_learns():
-    """Over 80 % of the digits that it was trained on, by votes."""
-    model, _ = trained(DATA, rounds=8)
-    assert evaluate(TASK, model, reduce(join, DATA.values())).score.mean() > 0.8

@@ -41,7 +41,7 @@ def test_imports_are_not_looked_through(was_enabled):
     ("module", "function", "argument"),
     [
         ("unlearning.runtime.gc_tuning", "end_without_collecting", ""),
-        ("client.commands", "run_command", "lambda: None"),
+        ("strategies.command_line", "run_program", "lambda: None"),
         ("builtins", "abs", "1"),
     ],
 )

@@ -7,17 +7,14 @@ import threading
 from dataclasses import replace
 
 import pytest
-from flwr.app import Message
 
 from server.report import canonical_json
 from server.report.html_page import render_page
 from server.report.report_data import ReportData
-from strategies.exchange import Exchange
-from strategies.messages import PEAK_MEMORY, TRAIN, arrays_content, compose, model_record, values_of
+from strategies.messages import PEAK_MEMORY, TRAIN, compose, model_record, values_of
 from tests.federation import InProcessFederation, client
 from tests.unit.server.report.test_report import BARE, FULL
 from unlearning.runtime import peak_memory
-from unlearning.runtime.json_codec import to_plain
 from unlearning.runtime.peak_memory import Memory, MemoryWatch, PeakMemory
 from unlearning.tasks import make_task
 from unlearning.training import Trained, initial_parameters, train
@@ -109,12 +106,6 @@ def test_what_is_no_number_of_bytes_is_unknown(value):
     assert Memory.from_json(value) == Memory()
 
 
-def test_memory_survives_its_way_through_json():
-    """What a client measured is what the server reads."""
-    measured = Memory(resident_bytes=5, device_bytes=None)
-    assert Memory.from_json(json.loads(json.dumps(to_plain(measured)))) == measured
-
-
 def test_a_phase_has_the_largest_of_all_its_exchanges():
     """Each of the four figures is the largest by itself, and unknown counts as nothing."""
     one = PeakMemory.of([Memory(resident_bytes=3, device_bytes=9), Memory(resident_bytes=5)], Memory())
@@ -143,7 +134,7 @@ def test_a_client_says_what_its_own_work_took(federation, process, monkeypatch):
 
     begun = federation()
     with monkeypatch.context() as patch:
-        patch.setattr("client.handlers.train", wasteful)
+        patch.setattr("unlearning.methods.preparation.train", wasteful)
         assert memory_of_training(begun, 1) == LARGE
     assert memory_of_training(begun, 2) == 1
 
@@ -162,13 +153,6 @@ def test_memory_ends_in_the_ledger_and_in_the_report(tmp_path):
     for figures in told:
         assert min(figures["client_bytes"], figures["server_bytes"]) > LARGE / 4
     federation.close()
-
-
-def test_a_client_of_an_earlier_version_is_unknown():
-    """An answer that says nothing of memory leaves the figure open."""
-    message = Message(arrays_content({}, {}), dst_node_id=1, message_type=TRAIN)
-    done = Exchange(messages={"0": message}, values={"0": {}})
-    assert done.client_memory == {"0": Memory()}
 
 
 def row(data: ReportData) -> list[str]:

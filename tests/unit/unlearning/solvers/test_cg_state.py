@@ -19,7 +19,6 @@ from unlearning.solvers.cg_state import (
     cg_restart,
     cg_solution,
 )
-from unlearning.solvers.conjugate_gradient import conjugate_gradient
 from unlearning.solvers.solution import Outcome
 
 MATRIX = symmetric(np.geomspace(0.05, 5, 20))
@@ -65,23 +64,6 @@ def test_a_solve_that_is_checkpointed_at_every_exchange_is_the_same(precondition
             assert array.dtype == dtype
             np.testing.assert_array_equal(resumed.arrays()[name], array)
     assert whole.num_iterations == 8
-
-
-def test_driving_the_state_is_the_solver() -> None:
-    """One implementation: the loop adds nothing."""
-    solution = cg_solution(driven(cg_begin(B, SETTINGS)))
-    expected = conjugate_gradient(MATRIX.__matmul__, B, max_iterations=60, tolerance=1e-10)
-    np.testing.assert_array_equal(solution.value, expected.value)
-    assert solution.residuals == expected.residuals
-
-
-def test_a_state_is_not_changed_by_advancing_it() -> None:
-    """An exchange can be repeated from the same state."""
-    state = exchange(cg_begin(B, SETTINGS))
-    before = {name: array.copy() for name, array in state.arrays().items()}
-    exchange(state)
-    for name, array in state.arrays().items():
-        np.testing.assert_array_equal(array, before[name])
 
 
 def test_a_restart_solves_the_other_matrix_from_the_last_iterate() -> None:

@@ -76,13 +76,6 @@ def test_the_condition_number_of_an_indefinite_matrix_is_infinite() -> None:
     assert extremes(symmetric([-1.0, 2.0])).condition_number == np.inf
 
 
-def test_the_same_generator_gives_the_same_estimate() -> None:
-    """And another one another, while steps are few."""
-    matrix = symmetric(np.linspace(1, 100, 50))
-    assert extremes(matrix, steps=4) == extremes(matrix, steps=4)
-    assert extremes(matrix, steps=4) != extremes(matrix, seed=1, steps=4)
-
-
 @pytest.mark.parametrize(
     ("matrix", "steps"),
     [(np.full((3, 3), np.nan), 20), (np.eye(3), 0)],

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from tests.federation import InProcessFederation, client
 from tests.tasks import initial_model
 from unlearning.curvature.kinds import CurvatureKind
 from unlearning.curvature.products import CurvatureProduct
@@ -123,41 +122,6 @@ def test_curvature_works_on_it(kind: CurvatureKind):
 def test_its_head_is_its_last_linear_layer():
     """FedAU finds weight and bias of 256 features and 10 classes."""
     assert size_of(head_slots(make_task(DIGITS))) == 257 * 10
-
-
-@pytest.mark.slow
-def test_a_federation_trains_and_forgets_with_it(tmp_path: Path):
-    """A FedAvg round, a client forgotten by PUF-Special and one by FedAU, with AdamW."""
-    settings = {
-        "model": "mit-b0",
-        "image-side": SIDE,
-        "optimizer": "adamw",
-        "learning-rate": 3e-4,
-        "weight-decay": 1e-3,
-        "num-clients": 3,
-        "rounds": 1,
-        "max-examples": 12,
-        "max-test-examples": 4,
-        "recovery-max-rounds": 0,
-        "max-score-loss": 0.0,  # with no recovery
-        "evaluate-every": 0,
-        "partition": "iid",
-    }
-    federation = InProcessFederation(tmp_path, settings)
-    untrained = initial_parameters(make_task(federation.settings.task()), seed=0)
-    trained = federation.run()
-    assert federation.ledger.rounds()[0].metrics["participants"] == ["0", "1", "2"]
-    assert np.abs(trained.parameters - untrained).max() > 1e-4
-    first = federation.file(client("1"), method="puf-special")
-    second = federation.file(client("2"), method="fedau", epochs=1)
-    unlearned = federation.run(rounds=2)
-    done = [federation.ledger.requests.get(request.id) for request in (first, second)]
-    assert [request.status.value for request in done] == ["completed", "completed"]
-    assert all(
-        request.result["model_hash_before"] != request.result["model_hash_unlearned"] for request in done
-    )
-    assert sorted(unlearned.exclusions.clients) == ["1", "2"]
-    federation.close()
 
 
 def from_checkpoint(directory: Path) -> Task:

@@ -41,15 +41,6 @@ _SMALLEST_DEVIATION = 1e-6
 _EDGE = 1e-12
 
 
-def margins(outputs: Values, labels: NDArray[np.int64]) -> Values:
-    """Compute φ (n,) from outputs (n, classes) of two classes or more and true classes (n,)."""
-    own = np.take_along_axis(outputs.astype(np.float64), labels[:, np.newaxis], axis=1)
-    others = outputs.astype(np.float64)
-    np.put_along_axis(others, labels[:, np.newaxis], -np.inf, axis=1)
-    result: Values = own[:, 0] - scipy.special.logsumexp(others, axis=1)
-    return result
-
-
 def logit_confidence(confidences: Values) -> Values:
     """Compute φ where only the true class's probability p is known; p is kept 1e-12 away from 0 and 1.
 

@@ -7,17 +7,17 @@ import pytest
 from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 
-from unlearning.errors import DataError
-from unlearning.verification.discrimination import auc
-from unlearning.verification.lira import (
+from benchmarks.bench.lira import (
     Shadows,
     fit,
     logit_confidence,
-    margins,
     offline_scores,
     online_scores,
     train_shadows,
 )
+from unlearning.errors import DataError
+from unlearning.verification.discrimination import auc
+from unlearning.verification.observations import margins
 
 # logits: example 0 is 1, 3 with it and -1, 0 without; example 1 is 2, 4 with it and 2, 5 without
 LOGITS = np.array([[1.0, 2.0], [3.0, 4.0], [-1.0, 2.0], [0.0, 5.0]])

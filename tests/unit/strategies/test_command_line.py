@@ -1,0 +1,69 @@
+"""The three programs and what they share."""
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from client.cli import app as site
+from client.peer.peer_cli import app as peer
+from server.cli import app as server
+from server.ledger import LedgerUnavailable, LimitExceeded
+from server.service.statuses import NotAuthenticated, ServiceUnavailable
+from strategies.command_line import Printing, Program
+from unlearning.errors import (
+    ConfigurationError,
+    DataError,
+    InvalidRequest,
+    RequestNotFound,
+    VersionMismatch,
+)
+
+
+@pytest.mark.parametrize("program", [server, site, peer])
+def test_every_program_says_its_version(program: typer.Typer) -> None:
+    """With the protocol that it speaks."""
+    said = CliRunner().invoke(program, ["--version"])
+    assert said.exit_code == 0
+    assert said.stdout.startswith("flower-unlearning ")
+    assert ", protocol 1, Flower " in said.stdout
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (DataError("x"), 1),
+        (OSError("x"), 1),
+        (ConfigurationError(["x"]), 2),
+        (InvalidRequest("x"), 2),
+        (RequestNotFound("x"), 3),
+        (NotAuthenticated("x"), 3),
+        (LimitExceeded("x"), 3),
+        (VersionMismatch("x"), 3),
+        (ServiceUnavailable("x"), 4),
+        (LedgerUnavailable("x"), 4),
+    ],
+)
+def test_an_error_is_one_message_and_its_classs_exit_code(error: Exception, code: int) -> None:
+    """2 wrong use, 3 refused, 4 not reachable, 1 anything else."""
+    app = typer.Typer(cls=Program)
+
+    @app.command()
+    def fail() -> None:
+        raise error
+
+    @app.command()
+    def other() -> None:
+        """A second one, so that the first has a name."""
+
+    done = CliRunner().invoke(app, ["fail"])
+    assert (done.exit_code, done.stdout, "x\n" in done.stderr) == (code, "", True)
+
+
+def test_each_command_has_a_panel() -> None:
+    """So that every reader finds its own."""
+    assert [one.name for one in server.registered_commands if not isinstance(one.rich_help_panel, str)] == []
+    assert {one.name for one in server.registered_commands if one.cls is Printing} >= {
+        "list",
+        "plan",
+        "check",
+    }

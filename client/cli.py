@@ -15,7 +15,6 @@ from strategies.command_line import Printing, Program, run_program, say, show_li
 from strategies.installation import CONFIG_DIR, STATE_ROOT, UNITS_DIR, Host
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import Particulars
-from unlearning.methods import DEFAULT_METHOD
 from unlearning.requests import Granularity, Target, parse_sample_ids
 from unlearning.runtime.json_codec import to_plain
 
@@ -32,7 +31,9 @@ app = typer.Typer(
 @app.command(cls=Printing, rich_help_panel=OWNER)
 def request(
     state_dir: StateDir,
-    method: Annotated[str, typer.Option(help="The unlearning method.")] = DEFAULT_METHOD,
+    method: Annotated[
+        str, typer.Option(help="The unlearning method; left out, the one that the server recommends.")
+    ] = "",
     samples: Annotated[
         Path | None, typer.Option(help="Only these samples: a file with one example id a line.")
     ] = None,
@@ -66,7 +67,8 @@ def request(
         _check_own(state_dir, ids)
         target = Target(Granularity.SAMPLE, client, ids)
     key = DirectoryMemory(state_dir).file_request(target, method, {}, particulars)
-    said = f"Filed {key}: forget {target.describe()} by {method}. It travels with the next answer."
+    how = method or "the method that the server recommends"
+    said = f"Filed {key}: forget {target.describe()} by {how}. It travels with the next answer."
     show_lines((said,), data={"key": key, "target": target, "method": method})
 
 

@@ -249,6 +249,7 @@ def _profile(settings: RunSettings, task: Task, examples: Examples | None) -> Fe
         local_epochs=settings.epochs,
         recovery_max_rounds=settings.recovery_max_rounds,
         flops_per_example=training_flops(task, few) if few else 0.0,
+        input_dimensions=few.batch(slice(None))[0].ndim - 1 if few else 0,
     )
 
 

@@ -7,7 +7,6 @@ are recovery. The live loop drives the same four functions and keeps `state` in 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from logging import getLogger
-from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -35,7 +34,6 @@ from unlearning.methods.method import (
     Replies,
     UnlearningState,
 )
-from unlearning.methods.registry import checked, method_named
 from unlearning.methods.updates import NUM_RETAINED, num_retained
 from unlearning.pseudonyms import names_of, reveal
 from unlearning.requests import NOTHING, Forget, Target
@@ -82,20 +80,6 @@ class UnlearningStrategy(Strategy):
         self._kept = kept or fedavg.plan.rules.kept_for(method.info.name)
         self._noise_key = noise_key
         self._asked: PendingExchange | None = None
-
-    @classmethod
-    def by_name(
-        cls, method: str, targets: Iterable[Target], fedavg: FedAvg, **parameters: Any
-    ) -> "UnlearningStrategy":
-        """Return the strategy that forgets `targets` by the method of that name, with its parameters.
-
-        Raises:
-            UnknownMethod: there is no such method.
-            UnsupportedRequest: the method cannot serve one of the targets.
-            InvalidRequest: a parameter is unknown or out of range.
-        """
-        chosen, wanted = method_named(method), tuple(targets)
-        return cls(chosen, wanted, fedavg, parameters=checked(chosen, wanted, parameters))
 
     def summary(self) -> None:
         """Log what is forgotten and how."""

@@ -2,6 +2,7 @@
 
 import json
 import lzma
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -111,14 +112,16 @@ def _figures(rows: Sequence[Row], retrained: Mapping[int, Row], case: Case) -> F
     if not done:
         return Figures(distance=0.0, bytes=-1, seconds=-1, failed=len(rows))
     if case.beside_oracles:
-        distance = statistics.fmean(row["oracles"][KLOM] for row in done)
+        distances = [row["oracles"][KLOM] for row in done]
     else:
-        distance = max(
-            100 * statistics.fmean(abs(row[score] - retrained[row["seed"]][score]) for row in done)
-            for score in SCORES
+        by_score = (
+            [100 * abs(row[score] - retrained[row["seed"]][score]) for row in done] for score in SCORES
         )
+        distances = max(by_score, key=statistics.fmean)
+    error = statistics.stdev(distances) / math.sqrt(len(done)) if len(done) > 1 else None
     return Figures(
-        distance=float(f"{distance:.6g}"),
+        distance=float(f"{statistics.fmean(distances):.6g}"),
+        error=None if error is None else float(f"{error:.3g}"),
         bytes=float(f"{statistics.fmean(row['bytes'] for row in done):.6g}"),
         seconds=float(f"{statistics.fmean(row['seconds'] for row in done):.6g}"),
         failed=len(rows) - len(done),

@@ -12,8 +12,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from unlearning.methods import DEFAULT_METHOD
-
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -22,7 +20,7 @@ def demo_command(
         bool, typer.Option("--simulation", help="Virtual clients in Flower's Ray simulation; under a minute.")
     ] = False,
     clients: Annotated[int, typer.Option(min=2, help="How many clients there are.")] = 3,
-    method: Annotated[str, typer.Option(help="The unlearning method.")] = DEFAULT_METHOD,
+    method: Annotated[str, typer.Option(help="The unlearning method.")] = "puf-special",
     directory: Annotated[
         Path | None,
         typer.Option(help="A new directory for the report and all files.", show_default="runs/demo-TIME"),

@@ -17,7 +17,7 @@ from pathlib import Path
 from client.worker import launcher
 from strategies.installation import program as installed_program
 from unlearning.errors import ConfigurationError
-from unlearning.runtime.durable_files import make_private, open_private, write_program
+from unlearning.runtime.durable_files import make_private, open_private, write_atomically
 
 PROGRAM = "flwr-clientapp"
 SUPERNODE = "flower-supernode"
@@ -69,7 +69,7 @@ class WorkerPaths:
         source = Path(launcher.__file__).read_text(encoding="utf-8")
         call = f"main({str(self.socket)!r}, {program or installed_program(PROGRAM)!r}, {str(self.record)!r})"
         target = self.launchers / PROGRAM
-        write_program(target, f"#!{sys.executable} -IS\n{source}\n\n{call}\n")
+        write_atomically(target, f"#!{sys.executable} -IS\n{source}\n\n{call}\n".encode(), mode=0o700)
         if not os.access(target, os.X_OK) or " " in sys.executable:
             raise ConfigurationError(
                 [

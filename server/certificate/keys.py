@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from unlearning.errors import CertificateError, ConfigurationError
-from unlearning.runtime.durable_files import write_new, write_public
+from unlearning.runtime.durable_files import write_new
 
 SIGNING_KEY, PUBLIC_KEY = "certificate-signing.key", "certificate-signing.pub"
 NO_KEY = "the run has no certificate-key"
@@ -41,7 +41,7 @@ def make_key_pair(directory: Path) -> tuple[Path, Path, str]:
     key = Ed25519PrivateKey.generate()
     write_new(private, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    write_public(public, pem, is_new=True)
+    write_new(public, pem, mode=0o644)
     return private, public, key_id(key.public_key())
 
 

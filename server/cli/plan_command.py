@@ -35,6 +35,13 @@ def plan_command(
 
 
 def _show(found: Plan) -> None:
+    say(
+        f"Recommended: {found.recommended}. {found.why}"
+        if found.recommended
+        else "No method can serve it now."
+    )
+    if found.cannot_show:
+        say(found.cannot_show)
     rows = [
         (item.method, _traffic(item), _work(item), _past(item), _compared(item), _remark(item))
         for item in found.methods
@@ -51,7 +58,7 @@ def _show(found: Plan) -> None:
     )
     say(
         "compared: how near the method came to retraining, in the published comparison that is nearest to this "
-        "federation (docs/choosing.md, where a table says which method to take)."
+        "federation; a dash where none is near (docs/choosing.md)."
     )
     refused = [(item.method, item.refusal) for item in found.methods if item.refusal]
     if refused:
@@ -71,7 +78,7 @@ def _past(item: PlannedMethod) -> str:
 
 def _remark(item: PlannedMethod) -> str:
     waits = f"would wait for {item.waits_for}" if item.waits_for else ""
-    return "\n".join(part for part in (waits, item.remark) if part)
+    return "\n".join(part for part in (waits, item.remark, item.guarantee) if part)
 
 
 def _compared(item: PlannedMethod) -> str:

@@ -19,7 +19,6 @@ from server.service.statuses import AccessDenied, ServiceUnavailable
 from strategies.command_line import say, show_fields, show_json, show_lines, show_table, wants_json
 from unlearning.errors import InvalidRequest, RequestError
 from unlearning.gdpr import Particulars
-from unlearning.methods import DEFAULT_METHOD
 from unlearning.requests import DeletionRequest, Granularity, Status, Target, parse_sample_ids
 from unlearning.runtime.command_output import is_read
 from unlearning.runtime.durable_files import write_atomically
@@ -39,8 +38,8 @@ def request(
         int | None, typer.Option("--class", help="Forget this class on every client.")
     ] = None,
     method: Annotated[
-        str, typer.Option(help="The unlearning method; `methods` lists them.")
-    ] = DEFAULT_METHOD,
+        str, typer.Option(help="The unlearning method; left out, the one that `plan` recommends.")
+    ] = "",
     parameter: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A parameter of the method.")
     ] = None,

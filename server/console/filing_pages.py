@@ -19,7 +19,6 @@ from unlearning.errors import (
     UnknownMethod,
     UnsupportedRequest,
 )
-from unlearning.methods import DEFAULT_METHOD
 from unlearning.requests import Granularity
 
 TARGET_FIELDS = ("what", "client", "class_label", "ids")
@@ -94,8 +93,6 @@ def plan_page(
     draft = console.drafts.get(request.path_params["draft"])
     plan = console.service.plan(draft.target_to_plan)
     possible = [item for item in plan.methods if not item.refusal]
-    names = [item.method for item in possible]
-    chosen = DEFAULT_METHOD if DEFAULT_METHOD in names else next(iter(names), "")
     return console.render(
         request,
         "file_plan.html",
@@ -106,7 +103,12 @@ def plan_page(
         possible=possible,
         refused=[item for item in plan.methods if item.refusal],
         errors=errors or {},
-        typed={**dict.fromkeys(DETAIL_FIELDS, ""), "method": chosen, **draft.typed, **(typed or {})},
+        typed={
+            **dict.fromkeys(DETAIL_FIELDS, ""),
+            "method": plan.recommended,
+            **draft.typed,
+            **(typed or {}),
+        },
     )
 
 

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from server.federation.state import Move, Note
 from server.ledger import Ledger
 from server.requests.admission import check_admissible
-from server.requests.planning import waits_for
 from server.requests.privacy_budget import may_serve_together
+from server.requests.recommending import waits_for
 from strategies.settings.run_config import RunSettings
 from unlearning.errors import RequestError
 from unlearning.methods.method import Method

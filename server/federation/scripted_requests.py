@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from server.ledger import NewRequest
 from unlearning.errors import ConfigurationError, InvalidRequest
-from unlearning.methods import DEFAULT_METHOD
 from unlearning.requests import Granularity, Target
 
 _KNOWN = frozenset({"at", "client", "samples", "class", "method"})
@@ -63,7 +62,7 @@ def _parse(entry: str, key: str) -> ScriptedRequest:
         target = Target(Granularity.CLIENT, words.get("client"))
     new = NewRequest(
         target=target,
-        method=words.get("method", DEFAULT_METHOD),
+        method=words.get("method", ""),
         parameters={name: value for name, value in words.items() if name not in _KNOWN},
         submitted_by="run configuration",
         idempotency_key=key,

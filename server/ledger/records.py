@@ -76,12 +76,14 @@ class NewRequest:
     """A request as it is filed.
 
     submitted_role: in which role the submitter files; people of one name in two roles are two submitters.
+    method: empty for the one that is recommended (`server.requests.admission`). why: the reason of that, for the event.
     idempotency_key: its submitter, who files the same under it again, gets the request that it made. Those of others
         are other keys.
     """
 
     target: Target
-    method: str
+    method: str = ""
+    why: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     submitted_by: str
     submitted_role: str | None = None

@@ -75,6 +75,7 @@ class Requests:
             last_round = connection.scalar(sa.select(sa.func.max(schema.rounds.c.sequence))) or 0
             detail = {
                 "last_round_sequence": last_round,  # where watching the rounds begins
+                **({"reason": f"{new.method}: {new.why}"} if new.why else {}),
                 **texts.write(connection, row.number, written),
                 row_seals.REQUEST_SHA256: row_seals.request_hash(connection, row),
             }

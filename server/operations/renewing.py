@@ -17,7 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from strategies.installation import is_issued_by
 from unlearning.errors import ConfigurationError
-from unlearning.runtime.durable_files import write_public
+from unlearning.runtime.durable_files import write_atomically
 
 VALID = timedelta(days=825)
 """As long as those of deploy/make_certificates.sh."""
@@ -56,7 +56,7 @@ def renew(path: Path, authority: Path, *, addresses: Sequence[str] = (), now: da
     if addresses and not _hosts(old):
         raise ConfigurationError([f"{path} is of a caller, who has no address: leave --address out."])
     new = _again(old, own[0], key, addresses, now)
-    write_public(path, new.public_bytes(Encoding.PEM))
+    write_atomically(path, new.public_bytes(Encoding.PEM), mode=0o644)
     return new
 
 

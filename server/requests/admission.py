@@ -13,7 +13,8 @@ from uuid import uuid4
 
 from server.ledger import FEDERATION, UNBOUNDED, Allowance, Ledger, NewRequest
 from server.requests.privacy_budget import check_budget
-from unlearning.errors import InvalidRequest, UnknownClient
+from server.requests.recommending import recommend, safest_first, waits_for
+from unlearning.errors import InvalidRequest, RequestError, UnknownClient
 from unlearning.methods.eligibility import FederationProfile, check_eligible
 from unlearning.methods.method import Method
 from unlearning.methods.preparation import Preparation
@@ -37,6 +38,7 @@ def admit(
 ) -> DeletionRequest:
     """Check a new request and write it down; it is durable when this returns.
 
+    A request without a method gets the one that is recommended; the reason is in its first event.
     The method's default parameters are written down too, so that a request says everything about
     itself. Without an idempotency key it gets one; one that its submitter has used before returns the request it made.
     by_operator: whether an operator files it, who may choose parameters beyond the method's safe ranges.
@@ -55,9 +57,12 @@ def admit(
     _check_text("submitter's name", new.submitted_by)
     _check_ids(new.target)
     target = ledger.key_target(new.target)
-    method, complete = _resolve(target, new.method, new.parameters, by_operator=by_operator)
     # A request sent twice gets its first answer. What is forgotten already is answered by the deletion that forgot it.
-    if ledger.requests.find(new.idempotency_key, new.submitted_by, new.submitted_role) is None:
+    known = ledger.requests.find(new.idempotency_key, new.submitted_by, new.submitted_role)
+    if not new.method:
+        new = _with_method(ledger, new, target, known)
+    method, complete = _resolve(target, new.method, new.parameters, by_operator=by_operator)
+    if known is None:
         _check_client(ledger, target)
         if not ledger.answers(target):
             _check_eligible(ledger, target, method, complete)
@@ -94,6 +99,48 @@ def _resolve(
             code="beyond-safe-range",
         )
     return method, valid.model_dump(mode="json")
+
+
+def _with_method(
+    ledger: Ledger, new: NewRequest, target: Target, known: DeletionRequest | None
+) -> NewRequest:
+    """Return a request that names no method with the recommended one; one that is known already as it was filed.
+
+    Raises:
+        InvalidRequest: it has parameters, and of no method.
+        UnknownClient: the federation has no such client.
+        UnsupportedRequest: no method can serve it.
+    """
+    if new.parameters:
+        raise InvalidRequest(
+            f"The parameters {', '.join(sorted(new.parameters))} are given without a method. Name the method.",
+            code="parameters-of-no-method",
+        )
+    if known is not None:
+        return replace(new, method=known.method, parameters=known.parameters)
+    _check_client(ledger, target)
+    if answering := ledger.answers(target):
+        why = f"All of it was forgotten by {' and '.join(answering)}."
+        return replace(new, method=ledger.requests.get(answering[-1]).method, why=why)
+    online = {record.client_id for record in ledger.clients() if record.online}
+
+    def is_admissible(name: str) -> bool:
+        try:
+            check_admissible(ledger, target, method=name, parameters={})
+        except RequestError:
+            return False
+        return True
+
+    advised = recommend(
+        target.granularity,
+        federation_of(ledger),
+        is_admissible=is_admissible,
+        absent_for=lambda name: waits_for(method_named(name), target, online),
+        here={},
+    )
+    if not advised.method:
+        check_admissible(ledger, target, method=safest_first()[0], parameters={})  # says what is in the way
+    return replace(new, method=advised.method, why=advised.why)
 
 
 def _check_ids(target: Target) -> None:

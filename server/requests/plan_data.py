@@ -1,8 +1,8 @@
 """What a plan says (`flower-unlearn plan`), and the committed comparisons of which it quotes the nearest.
 
 `comparisons.json` is made from the rows of docs/results by `python -m benchmarks.choosing`, which also makes the page
-docs/choosing.md; a test compares the three. The nearest comparison to a federation is of the same granularity, and of
-a model whose number of parameters differs by the smallest factor. How a plan is worked out: `server.requests.planning`.
+docs/choosing.md; a test compares the three. How a plan is worked out: `server.requests.planning`; which method it
+recommends: `server.requests.recommending`.
 """
 
 import json
@@ -16,6 +16,7 @@ from unlearning.requests import Granularity
 from unlearning.runtime.json_codec import from_plain
 
 FILE = Path(__file__).with_name("comparisons.json")
+_CLEAR = 2.0  # standard errors of a difference, beyond which it is no accident of three seeds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,7 @@ class Figures:
     """One method in one comparison, means over seeds.
 
     distance: to Retrain of the same seed, the largest of those of test, retained and forget accuracy, in points.
+    error: its standard error over seeds; None of fewer than two.
     bytes, seconds: of unlearning and recovery together. failed: how many seeds have no figures, for the method failed.
     """
 
@@ -30,6 +32,13 @@ class Figures:
     bytes: float
     seconds: float
     failed: int = 0
+    error: float | None = None
+
+    def is_clearly_nearer_than(self, other: "Figures") -> bool:
+        """Return whether it ends nearer to retraining by more than chance explains."""
+        if self.error is None or other.error is None:
+            return False
+        return other.distance - self.distance > _CLEAR * math.hypot(self.error, other.error)
 
     def is_further_than(self, other: "Figures") -> bool:
         """Return whether it ends further from retraining, in the decimals that people are shown."""
@@ -54,26 +63,28 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedRanks:
-    """How a method did in one comparison; rank 1 of `of` methods was nearest to retraining.
+class PublishedDistance:
+    """How a method did in one comparison.
 
-    distance, nothing: in points, of the method and of the model as it was (`Figures.distance`). is_worse: than that.
+    distance, nothing: in points, of the method and of the model as it was (`Figures.distance`).
+    is_worse: whether it ended further off than that; None where the two differ by no more than chance.
     """
 
     title: str
-    rank: int
-    of: int
     distance: float
     nothing: float
-    is_worse: bool
+    is_worse: bool | None
 
     @property
     def text(self) -> str:
         """The line of a plan."""
-        worse = ", so it is worse than that" if self.is_worse else ""
+        remark = {
+            True: ", so it is worse than that",
+            False: "",
+            None: ", which is no clear difference",
+        }[self.is_worse]
         return (
-            f"{self.rank} of {self.of}: {self.distance:.1f} points off Retrain, doing nothing "
-            f"{self.nothing:.1f}{worse} ({self.title})"
+            f"{self.distance:.1f} points off Retrain, doing nothing {self.nothing:.1f}{remark} ({self.title})"
         )
 
 
@@ -94,7 +105,8 @@ class PlannedMethod:
     refusal: why it cannot; empty if it can. waits_for: the clients that it would wait for; empty if for none.
     bytes, flops: of unlearning by the closed formula; None where there is none, or nothing to count with.
     rounds: the same as a number of training rounds' bytes.
-    compared: how it did in the committed comparison that is nearest to this federation; None where it is in none.
+    compared: how it did in the committed comparison that is nearest to this federation; None where none is near.
+    guarantee: what holds of its result without any test, in a sentence; empty where nothing does.
     """
 
     method: str
@@ -106,40 +118,28 @@ class PlannedMethod:
     flops: float | None = None
     rounds: float | None = None
     measured: Measured | None = None
-    compared: PublishedRanks | None = None
+    compared: PublishedDistance | None = None
+    guarantee: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All methods for one target, those that can serve it first; and what a recovery round costs.
+    """All methods for one target: the recommended one, others that can serve it, the rest; and a recovery round's cost.
 
     round_seconds: the median of recent training rounds; None before the first one.
+    recommended, why: the method that a request without one gets, and the reason in a sentence; empty where none can.
+    cannot_show: what tests will not be able to say of so few records; empty where there are enough.
     """
 
     target: str
+    recommended: str
+    why: str
+    cannot_show: str
     recovery_max_rounds: int
     recovery_bytes: int
     recovery_flops: float | None
     round_seconds: float | None
     methods: tuple[PlannedMethod, ...]
-
-
-def compared(method: str, granularity: Granularity, num_parameters: int) -> PublishedRanks | None:
-    """Return how the method did in the comparison nearest to such a federation; None where it is in none."""
-    fitting = [item for item in known() if item.granularity is granularity and method in item.methods]
-    if not fitting:
-        return None
-    nearest = min(fitting, key=lambda item: abs(math.log(item.num_parameters / max(1, num_parameters))))
-    ranked = sorted(nearest.methods, key=lambda name: nearest.methods[name].distance)
-    own = nearest.methods[method]
-    return PublishedRanks(
-        title=nearest.title,
-        rank=1 + ranked.index(method),
-        of=len(ranked),
-        distance=own.distance,
-        nothing=nearest.nothing.distance,
-        is_worse=own.is_further_than(nearest.nothing),
-    )
 
 
 @cache

@@ -10,14 +10,15 @@ from typing import Any
 
 from server.ledger import Ledger, RoundRecord
 from server.requests.admission import check_admissible, federation_of
-from server.requests.plan_data import Measured, Plan, PlannedMethod, compared
+from server.requests.plan_data import Measured, Plan, PlannedMethod
+from server.requests.recommending import compared, recommend, waits_for
 from unlearning.errors import RequestError, UnknownClient
 from unlearning.methods.costs import CostSymbols, recovery_cost
 from unlearning.methods.eligibility import FederationProfile
-from unlearning.methods.method import Method, Need
-from unlearning.methods.preparation import Preparation
+from unlearning.methods.method import Method, MethodInfo
 from unlearning.methods.registry import METHODS, preparations, validated_parameters
 from unlearning.requests import Granularity, Status, Target
+from unlearning.verification.verdict import is_enough, least_auc
 
 _RECENT = 20
 """How many of the newest training rounds say what a round takes."""
@@ -39,20 +40,55 @@ def plan(ledger: Ledger, target: Target) -> Plan:
     recovery = recovery_cost(symbols, 1)
     seconds = [record.metrics["seconds"] for record in rounds[-_RECENT:] if "seconds" in record.metrics]
     online = {record.client_id for record in ledger.clients() if record.online}
-    past, prepared = past_deletions(ledger), preparations(federation.prepare)
+    past = past_deletions(ledger)
     planned = [
-        _plan_method(ledger, target, method, symbols, online, past.get(name), prepared.get(name))
+        _plan_method(ledger, target, method, symbols, online, past.get(name), federation)
         for name, method in METHODS.items()
     ]
+    by_name = {item.method: item for item in planned}
+    advised = recommend(
+        target.granularity,
+        federation,
+        is_admissible=lambda name: not by_name[name].refusal,
+        absent_for=lambda name: by_name[name].waits_for,
+        here={},
+    )
     return Plan(
         target=target.describe(),
+        recommended=advised.method,
+        why=advised.why,
+        cannot_show=what_cannot_be_shown(target.num_samples),
         recovery_max_rounds=federation.recovery_max_rounds,
         recovery_bytes=recovery.communication_bytes,
         recovery_flops=recovery.computation_flops or None,
         round_seconds=statistics.median(seconds) if seconds else None,
         methods=tuple(
-            sorted(planned, key=lambda item: (bool(item.refusal), item.bytes is None, item.bytes or 0))
+            sorted(
+                planned,
+                key=lambda item: (
+                    item.method != advised.method,
+                    bool(item.refusal),
+                    not METHODS[item.method].info.moves_model,
+                    item.bytes is None,
+                    item.bytes or 0,
+                ),
+            )
         ),
+    )
+
+
+def what_cannot_be_shown(num_records: int) -> str:
+    """Return what tests will not be able to say of so few records; empty for none by name, and for enough."""
+    if not num_records or is_enough(num_records):
+        return ""
+    least = least_auc(num_records)
+    head = f"With {num_records} record{'' if num_records == 1 else 's'}"
+    few = "the result will be that there are too few to say. Only a method with a guarantee says more."
+    if least is None:
+        return f"{head} no test can show that the model knows less about them afterwards: {few}"
+    return (
+        f"{head} a test can show that the model knows less about them only if it now tells them from records that the "
+        f"model never saw in at least {round(100 * least)} of 100 cases; else {few}"
     )
 
 
@@ -80,7 +116,7 @@ def _plan_method(
     symbols: CostSymbols,
     online: set[str],
     past: Measured | None,
-    prepared: Preparation | None,
+    federation: FederationProfile,
 ) -> PlannedMethod:
     info = method.info
     refusal = ""
@@ -90,6 +126,7 @@ def _plan_method(
         raise
     except RequestError as exc:
         refusal = str(exc)
+    prepared = preparations(federation.prepare).get(info.name)
     cost = method.cost(symbols, validated_parameters(method, {}), prepared)
     a_round = recovery_cost(symbols, 1).communication_bytes
     return PlannedMethod(
@@ -102,16 +139,18 @@ def _plan_method(
         flops=None if cost is None or not symbols.flops_per_example else cost.computation_flops,
         rounds=None if cost is None or not a_round else cost.communication_bytes / a_round,
         measured=past,
-        compared=compared(info.name, target.granularity, symbols.num_parameters),
+        compared=compared(info.name, target.granularity, federation),
+        guarantee=_guarantee(info),
     )
 
 
-def waits_for(method: Method, target: Target, online: set[str]) -> str:
-    """Return the client that a request would wait for; empty if it can be served."""
-    needs_it = method.info.needs & {Need.REQUESTER_ONLINE, Need.EVERY_CLIENT_ONLINE}
-    if target.client_id is not None and target.client_id not in online and needs_it:
-        return f"client {target.client_id}"
-    return "" if online else "any client"
+def _guarantee(info: MethodInfo) -> str:
+    """Return what holds of a method's result without any test."""
+    if info.is_exact:
+        return "its model was trained without the records"
+    if info.draws_noise:
+        return "a bound (ε, δ) on what is left, where its conditions hold"
+    return ""
 
 
 def _symbols(

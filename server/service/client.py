@@ -88,13 +88,16 @@ class DeletionClient:
         self,
         target: Target,
         *,
-        method: str,
+        method: str = "",
         parameters: Mapping[str, Any] | None = None,
         submitted_by: str = "",
         idempotency_key: str = "",
         particulars: Particulars = NOTHING_GIVEN,
     ) -> DeletionRequest:
-        """File a request; it is durable when this returns. A long list of samples goes in parts."""
+        """File a request; it is durable when this returns. A long list of samples goes in parts.
+
+        method: empty for the recommended one.
+        """
         new = NewRequest(
             target=target,
             method=method,

@@ -42,7 +42,6 @@ from server.service.access import Caller
 from server.service.statuses import AccessDenied
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import Ground, Particulars
-from unlearning.methods import DEFAULT_METHOD
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
 API_VERSION = "2.0"
@@ -113,7 +112,7 @@ class Extension(_Said):
         "the token needs a right of its own.",
     )
     client_id: str = Field("", description="The client; may be left out with a client's own token.")
-    method: str = DEFAULT_METHOD
+    method: str = Field("", description="The method; left out, the one that a plan recommends.")
     parameters: dict[str, Any] = Field({}, description="The method's parameters.")
 
 

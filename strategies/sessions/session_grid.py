@@ -102,7 +102,7 @@ class SessionGrid(Grid):
         if self._server is None:
             return
         for line in list(self._lines.by_node.values()):
-            self._end(line)
+            self._lines.end(line)
         deadline = time.monotonic() + ending_s
         while self._invitations.num_open and time.monotonic() < deadline:
             self._invitations.poll(self._lines, at_once=True)
@@ -202,11 +202,11 @@ class SessionGrid(Grid):
         payload = message_payload(message, self._shared)
         line = self._lines.by_node.get(node_id)
         if line is not None and not self._is_usable(line, now):
-            self._end(line)
+            self._lines.end(line)
             line = None
         if len(payload.values["json"]) > MAX_JSON_BYTES // 2 or self._invitations.is_barred(node_id, now):
             if line is not None:  # its node executes one message at a time
-                self._end(line)
+                self._lines.end(line)
             return False
         size = sum(array.nbytes for array in payload.arrays.values())
         self._lines.reply_limit_bytes = max(self._lines.reply_limit_bytes, 8 * size + 2**24)
@@ -227,9 +227,6 @@ class SessionGrid(Grid):
         with self._lines.changed:
             self._note_loss(line, now)
             return not line.lost and not line.is_leaving and now - line.invited_at < LIFETIME_S
-
-    def _end(self, line: ClientConnection) -> None:
-        self._lines.end(line)
 
     def _note_loss(self, line: ClientConnection, now: float) -> None:
         """Say in `lost` that the node is not waited for any more, once that is so."""
@@ -259,7 +256,7 @@ class SessionGrid(Grid):
                 since = max(line.asked_at, line.attached_at or now)
                 late = f"{NO_ANSWER} {timeout_s:g} s"
                 return Message(Error(_LOST, late), reply_to=asked) if now - since > timeout_s else None
-        self._end(line)
+        self._lines.end(line)
         self._nodes_at = -math.inf  # it may be online no longer
         if line.is_unable:
             return Message(Error(UNABLE, line.lost), reply_to=asked)

@@ -163,7 +163,7 @@ STEPS = (
 def test_a_kill_at_any_write_of_a_held_deletion_changes_nothing(federation, monkeypatch, stride, prepare):
     """Going back survives it: the model, what methods keep, the verdict and the training after it."""
     settings = {**GATED, "recovery_max_rounds": 1, "prepare": prepare}
-    settings["requests"] = "at=1 client=1 unlearning_rate=60"
+    settings["requests"] = "at=1 client=1 method=puf-special unlearning_rate=60"
     killer = Killer(monkeypatch, STEPS)
 
     def outcome(one, state):

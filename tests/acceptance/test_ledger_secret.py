@@ -18,7 +18,11 @@ def test_no_file_and_no_message_has_the_ledgers_password(
     caplog.set_level("DEBUG")
     monkeypatch.setenv(VARIABLE, url_with_password)
     one = federation(
-        num_clients=3, max_examples=200, rounds=2, requests="at=1 client=2", recovery_max_rounds=1
+        num_clients=3,
+        max_examples=200,
+        rounds=2,
+        requests="at=1 client=2 method=puf-special",
+        recovery_max_rounds=1,
     )
     one.run()
     back_up(tmp_path / "backup", state_dir=one.directory, ledger_url=url_with_password, now=NOW)

@@ -78,7 +78,7 @@ def test_a_forgotten_client_never_trains_again(federation):
 
 def test_the_other_clients_keep_training_while_a_request_is_served(federation):
     """A request filed mid-training: the rounds of the others go on before, during and after."""
-    one = federation(requests="at=1 client=3", rounds=3)
+    one = federation(requests="at=1 client=3 method=puf-special", rounds=3)
     one.run()
     kinds = [record.kind for record in one.ledger.rounds()]
     assert kinds == ["training", "unlearning", "recovery", "recovery", "training", "training"]
@@ -154,7 +154,7 @@ def test_a_forgotten_client_is_not_asked_about_a_class(federation):
 
 def test_requests_that_go_together_share_one_unlearning_round(federation):
     """Two clients, same method and parameters: one batch, both forgotten."""
-    one = federation(requests="at=1 client=0; at=1 client=3", rounds=2)
+    one = federation(requests="at=1 client=0 method=puf-special; at=1 client=3 method=puf-special", rounds=2)
     one.run()
     kinds = [record.kind for record in one.ledger.rounds()]
     assert kinds.count("unlearning") == 1
@@ -165,7 +165,7 @@ def test_requests_that_go_together_share_one_unlearning_round(federation):
 
 def test_requests_with_different_methods_are_served_one_after_the_other(federation):
     """The second deletion starts from the first one's result."""
-    one = federation(requests="at=1 client=0; at=1 client=3 method=puf-regular", rounds=2)
+    one = federation(requests="at=1 client=0 method=puf-special; at=1 client=3 method=puf-regular", rounds=2)
     state = one.run()
     assert [r.kind for r in one.ledger.rounds()].count("unlearning") == 2
     assert state.exclusions.is_forgotten("0")
@@ -258,7 +258,7 @@ def test_the_same_seed_gives_the_same_model(federation):
 
 def test_the_checkpoints_from_before_the_deletion_are_erased(federation):
     """They still carried what was forgotten."""
-    one = federation(requests="at=2 client=2")
+    one = federation(requests="at=2 client=2 method=puf-special")
     one.run()
     assert len(list((one.directory / "checkpoints").glob("*.npz"))) == 1
 

@@ -6,6 +6,7 @@ The federation is prepared for PGA and has trained two rounds; client 0 was forg
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -116,6 +117,29 @@ def test_plan_prices_those_that_can_serve_and_gives_the_others_reasons(command: 
     assert "Then recovery: at most 1 round(s)" in said
 
 
+def test_a_plan_begins_with_what_it_recommends_and_a_request_without_a_method_gets_that(
+    trained: InProcessFederation, command: Command, found: Plan
+) -> None:
+    """A model of 650 parameters is near to no measurement, so Retrain."""
+    said = command("plan", "--client", "3")
+    assert said.startswith(f"Recommended: retrain. {found.why}")
+    assert found.methods[0].method == "retrain"
+    assert by_name(found)["retrain"].guarantee in said
+    assert not found.cannot_show
+    filed = trained.file(Target(Granularity.CLASS, class_label=3), method="")
+    assert filed.method == plan(trained.ledger, filed.target).recommended
+    trained.ledger.decisions.cancel(filed.id, by="ada", now=filed.created_at)
+
+
+def test_a_plan_for_few_samples_says_what_tests_cannot_show(command: Command, tmp_path: Path) -> None:
+    """Of three records nothing, of five hardly anything, of forty it says nothing."""
+    for count, words in ((3, "no test can show"), (5, "at least 95 of 100 cases"), (40, "")):
+        ids = tmp_path / "ids"
+        ids.write_text("\n".join(map(str, range(count))))
+        said = command("plan", "--client", "3", "--samples", str(ids))
+        assert ("With" in said, words in said) == (bool(words), True)
+
+
 def test_plan_is_the_same_as_json(command: Command, found: Plan) -> None:
     """For programs."""
     assert from_plain(Plan, json.loads(command("plan", "--client", "3", "--json"))) == found
@@ -137,7 +161,7 @@ def test_an_unknown_client_has_no_plan(trained: InProcessFederation, federation)
 
 def test_what_a_deletion_took_is_in_the_next_plan(trained: InProcessFederation, found: Plan) -> None:
     """Medians over completed deletions of this federation, by method."""
-    [request] = trained.ledger.requests.select()
+    request, *_ = trained.ledger.requests.select()
     past = by_name(found)["puf-special"].measured
     assert past is not None
     assert past.deletions == 1

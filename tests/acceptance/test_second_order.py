@@ -16,11 +16,11 @@ from benchmarks.second_order.convex import (
     retrain,
     run_method,
 )
+from strategies.by_name import class_name, strategies_by_name
 from strategies.exchange import exchange
 from strategies.fedavg import FedAvg
 from strategies.messages import model_record
 from strategies.round_plan import RoundPlan
-from strategies.unlearning_strategy import UnlearningStrategy
 from tests.federation import InProcessFederation
 from unlearning.curvature.gradients import gradient
 from unlearning.evaluation import evaluate
@@ -71,7 +71,8 @@ def over_messages(method: str, forgotten: Exclusions, tmp_path: Path, **paramete
     one = InProcessFederation(tmp_path, settings)
     counts = {client: len(examples) for client, examples in federation().clients.items()}
     fedavg = FedAvg(one.task, one.settings, plan=RoundPlan(exclusions=forgotten, counts=counts))
-    strategy = UnlearningStrategy.by_name(method, [target("client")], fedavg, **parameters)
+    chosen = strategies_by_name()[class_name(METHODS[method])]
+    strategy = chosen([target("client")], fedavg, **parameters)
     model = model_record(federation().original)
     for number in range(1, 200):
         replies = exchange(one.grid, strategy.unlearn_messages(number, model, one.grid), timeout_s=60)

@@ -27,7 +27,7 @@ from server.state_directory.subject_key import subject_keys
 from strategies.installation import DEPLOY, run_script
 from tests.ledgers import MIGRATE, NOW, submit
 from unlearning.requests import Granularity, Target
-from unlearning.runtime.durable_files import open_private, write_atomically, write_program
+from unlearning.runtime.durable_files import open_private, write_atomically
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files that a service cannot read")
 SERVICE = pwd.getpwnam("nobody")
@@ -108,7 +108,7 @@ def test_what_commands_of_root_make_is_the_services(place):
     (key := flwr.with_name("key.pub")).write_text("a key\n")
     subprocess.run(["sh", DEPLOY / "register_client.sh", key, "1"], env=environment, check=True)
     shutil.rmtree(flwr.parent)
-    write_program(place / "worker" / "bin" / "program", "#!/bin/sh\n")
+    write_atomically(place / "worker" / "bin" / "program", b"#!/bin/sh\n", mode=0o700)
     run_script("make_certificates.sh", str(place / "etc" / "certificates"), "server", "localhost")
     run_script("make_certificates.sh", str(place / "etc" / "certificates"), "operator", "ada")
     run_script("make_certificates.sh", str(place / "etc"), "request", "hospital-0")

@@ -27,7 +27,7 @@ CHANGED = """
 def main(directory: Path, app_dir: Path, kind: str) -> None:
     """Train, forget client 1, and print the report."""
     if kind == "simulation":
-        settings = {"rounds": 3, "requests": "at=2 client=1", "recovery-max-rounds": 2}
+        settings = {"rounds": 3, "requests": "at=2 client=1 method=puf-special", "recovery-max-rounds": 2}
         state_dir = simulate(directory, app_dir, settings, num_clients=3)
     else:
         state_dir = deploy(directory, app_dir, kind)

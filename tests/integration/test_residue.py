@@ -33,7 +33,7 @@ RUN_CONFIG = {
     "num-clients": 2,
     "rounds": 3,
     "attack-samples": 200,
-    "requests": f"at=1 client={FORGOTTEN}",
+    "requests": f"at=1 client={FORGOTTEN} method=puf-special",
 }
 SHORTEST, LENGTH = 512, 48
 """A canary is LENGTH bytes from the middle of an array of at least SHORTEST: never part of a page that is split."""

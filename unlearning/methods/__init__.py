@@ -2,6 +2,3 @@
 
 The seam is `method.py`, with `preparation.py`; `registry.py` has a line a method. Import from those files.
 """
-
-DEFAULT_METHOD = "puf-special"
-"""Of a request that names none. It is here because command lines show it, which do without PyTorch."""

@@ -152,6 +152,7 @@ class ExactRidge(Method[MethodParameters, SendSums]):
             "exact to rounding, with the bound in the report; trains one linear layer with squared loss itself"
         ),
         cost_remark="the formula counts sums, and messages carry settings too",
+        is_exact=True,
         replies_are_updates=False,
         replies_have_any_length=True,
         preparation=SendSums,

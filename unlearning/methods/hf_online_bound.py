@@ -44,7 +44,8 @@ class KeptBound:
     ) -> tuple[Sensitivity | None, tuple[str, ...]]:
         """Return Δ of the deletion and all earlier ones together, and what is missing to a proof, a sentence each.
 
-        declared: a distance measured elsewhere, that counts where nothing is proven; None for none.
+        targets: who is forgotten from the model of the hash `model`. declared: a distance measured elsewhere, that
+        counts where nothing is proven; None for none. unmet: what else is missing to a proof.
         """
         rounds = self._rounds
         committed, broken = _follow_releases(rounds, earlier, self._start, model)

@@ -18,16 +18,15 @@ and updates is in `unlearning.methods.updates`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Generic, Protocol, TypeAlias
+from typing import Any, Generic, TypeAlias
 
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypeVar
 
-from unlearning.certified.privacy_accountant import AccountedRelease
 from unlearning.certified.sensitivity import Sensitivity
 from unlearning.errors import MethodFailed
 from unlearning.methods.classifier_head import head_slots
@@ -72,6 +71,7 @@ class MethodInfo:
     asks_everyone: whether `Problem.retained` is every retained client online, not a sample as in a round.
     draws_noise: whether its model may leave with noise, which takes a secret key and is counted against a budget.
     moves_model: whether it moves the model itself, before recovery.
+    is_exact: whether its model is one that was trained without the forgotten data, up to rounding.
     preparation: what it does in training rounds before any request; None if it needs no preparation.
     """
 
@@ -90,6 +90,7 @@ class MethodInfo:
     asks_everyone: bool = False
     draws_noise: bool = False
     moves_model: bool = True
+    is_exact: bool = False
     preparation: type[Preparation] | None = None
 
 
@@ -261,22 +262,8 @@ class UnlearningState:
         return replace(self, parameters=parameters, exchanges=self.exchanges + 1, finished=finished)
 
 
-class SensitivityBound(Protocol):
-    """What tells how far a model unlearned now may be from the retrained one."""
-
-    def __call__(
-        self,
-        targets: frozenset[str],
-        model: str,
-        earlier: Sequence[AccountedRelease],
-        *,
-        declared: float | None,
-        unmet: tuple[str, ...],
-    ) -> tuple[Sensitivity | None, tuple[str, ...]]:
-        """Return the sensitivity of forgetting `targets` from the model of the hash `model`; what a proof lacks.
-
-        declared: a distance measured elsewhere, where nothing is proven. unmet: what else is missing to a proof.
-        """
+SensitivityBound: TypeAlias = Callable[..., tuple[Sensitivity | None, tuple[str, ...]]]
+"""What tells how far a model unlearned now may be from the retrained one (`hf_online_bound.KeptBound`)."""
 
 
 class Method(ABC, Generic[ParametersT, PreparationT]):

@@ -45,9 +45,9 @@ class Natural(AsksNobody[MethodParameters]):
     Parameters = MethodParameters
     info = MethodInfo(
         name="natural",
-        title="Natural",
+        title="No unlearning (natural)",
         source="PUF, Figure 5: the baseline that only leaves the data out",
-        remark="does not unlearn: it leaves the data out from now on",
+        remark="leaves the data out from now on, and takes nothing out of the model",
         moves_model=False,
     )
 
@@ -79,6 +79,7 @@ class Retrain(Method[RetrainParameters]):
         source="training from scratch without the forgotten data",
         needs=frozenset({Need.RETAINED_ONLINE}),
         remark="the gold standard at its full price: every training round again",
+        is_exact=True,
     )
 
     def begin(self, problem: Problem[RetrainParameters], parameters: Vector) -> UnlearningState:

@@ -69,6 +69,7 @@ class Sisa(Method[MethodParameters, Sharding]):
         source="Bourtoule et al., Machine Unlearning, IEEE S&P 2021; shards of clients",
         needs=frozenset({Need.RETAINED_ONLINE, Need.PREPARATION}),
         remark="exact, by training again one shard instead of all; a class concerns every shard",
+        is_exact=True,
         replies_are_updates=False,
         replies_have_any_length=True,
         replies_are_models=True,

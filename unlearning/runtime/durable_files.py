@@ -25,47 +25,27 @@ OTHERS = 0o077
 _PARTIAL = re.compile(r"\..+\.\d+")
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     """Write `content` to `path`; when this returns the file is durable. Makes the directory if need be.
 
+    mode: 0o644 for what everybody may read, such as a certificate; 0o700 for a program, which its owner can run from
+    the moment that it is there, while what runs the old one keeps that.
+
     Raises:
         OSError: the directory cannot be written to.
     """
-    with _durable_file(path) as file:
+    with _durable_file(path, mode=mode) as file:
         file.write(content)
 
 
-def write_program(path: Path, text: str) -> None:
-    """Write a program that its owner can run from the moment that it is there; what runs the old one keeps that.
-
-    Raises:
-        OSError: the directory cannot be written to.
-    """
-    with _durable_file(path) as file:
-        os.fchmod(file.fileno(), 0o700)
-        file.write(text.encode())
-
-
-def write_public(path: Path, content: bytes, *, is_new: bool = False) -> None:
-    """Write a file that everybody may read, such as a certificate; where `is_new`, only if there is none.
-
-    Raises:
-        FileExistsError: there is one already.
-        OSError: the directory cannot be written to.
-    """
-    with _durable_file(path, is_new=is_new) as file:
-        os.fchmod(file.fileno(), 0o644)
-        file.write(content)
-
-
-def write_new(path: Path, content: bytes) -> None:
+def write_new(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     """Write a file that must not be there yet, all of it or nothing; of two processes at once, one wins.
 
     Raises:
         FileExistsError: there is one already.
         OSError: the directory cannot be written to.
     """
-    with _durable_file(path, is_new=True) as file:
+    with _durable_file(path, mode=mode, is_new=True) as file:
         file.write(content)
 
 
@@ -80,7 +60,7 @@ def copy_private(source: Path, destination: Path) -> None:
 
 
 @contextmanager
-def _durable_file(path: Path, *, is_new: bool = False) -> Iterator[IO[bytes]]:
+def _durable_file(path: Path, *, mode: int = 0o600, is_new: bool = False) -> Iterator[IO[bytes]]:
     """Give a private file beside `path` to write to, and put it there when it is durable; or leave nothing."""
     make_private(path.parent)
     partial = partial_of(path)
@@ -88,6 +68,7 @@ def _durable_file(path: Path, *, is_new: bool = False) -> Iterator[IO[bytes]]:
     try:
         with open_private(partial, is_new=True) as file:
             give_to_owner(file.fileno(), path)
+            os.fchmod(file.fileno(), mode)
             yield file
             file.flush()
             os.fsync(file.fileno())

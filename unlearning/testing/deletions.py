@@ -155,28 +155,36 @@ class Deletion:
 
 
 class Wrapped(Method[Any, Any]):
-    """A method as another one is, but for what a subclass changes."""
+    """A method as another one is, but for what a subclass changes, of each call or of all (`call`)."""
 
     def __init__(self, inner: Method) -> None:
         self.inner = inner
         self.info = inner.info
         self.Parameters = inner.Parameters
 
+    def call(self, name: str, **given: Any) -> Any:
+        """Do as the other."""
+        return getattr(self.inner, name)(**given)
+
     def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
         """Do as the other."""
-        return self.inner.begin(problem, parameters)
+        result: UnlearningState = self.call("begin", problem=problem, parameters=parameters)
+        return result
 
     def configure(self, problem: Problem, state: UnlearningState) -> Instructions:
         """Do as the other."""
-        return self.inner.configure(problem, state)
+        result: Instructions = self.call("configure", problem=problem, state=state)
+        return result
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """Do as the other."""
-        return self.inner.client_step(instruction, site)
+        result: Reply = self.call("client_step", instruction=instruction, site=site)
+        return result
 
     def aggregate(self, problem: Problem, state: UnlearningState, replies: Replies) -> UnlearningState:
         """Do as the other."""
-        return self.inner.aggregate(problem, state, replies)
+        result: UnlearningState = self.call("aggregate", problem=problem, state=state, replies=replies)
+        return result
 
 
 class Recorder(Wrapped):
@@ -193,12 +201,11 @@ class Recorder(Wrapped):
         self.states.append(state)
         return state
 
-    def configure(self, problem: Problem, state: UnlearningState) -> Instructions:
-        """Keep what is asked."""
-        self.instructions.append(super().configure(problem, state))
-        return self.instructions[-1]
-
-    def aggregate(self, problem: Problem, state: UnlearningState, replies: Replies) -> UnlearningState:
-        """Keep what is answered."""
-        self.replies.append(dict(replies))
-        return super().aggregate(problem, state, replies)
+    def call(self, name: str, **given: Any) -> Any:
+        """Keep what is asked and answered."""
+        if name == "aggregate":
+            self.replies.append(dict(given["replies"]))
+        result = super().call(name, **given)
+        if name == "configure":
+            self.instructions.append(result)
+        return result

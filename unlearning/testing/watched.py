@@ -1,7 +1,7 @@
 """Methods that do as another one does and look at what it is given and gives, or change one thing about it."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -12,13 +12,9 @@ import torch
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
-    Instructions,
     Method,
     PreparedStore,
-    Problem,
-    Replies,
     Reply,
-    UnlearningState,
 )
 from unlearning.runtime.stores import MemoryStore
 from unlearning.testing.deletions import Wrapped
@@ -44,34 +40,16 @@ class Watched(Wrapped):
 
     seen = ""
 
-    def _look(self, call: str, given: Mapping[str, Any], do: Callable[[], Result]) -> Result:
-        """Do the call, and note what it has changed of what it was given."""
-        before = copy.deepcopy(given)
-        result = do()
-        changed = [name for name in before if not are_equal(before[name], given[name])]
+    def call(self, name: str, **given: Any) -> Any:
+        """Do the call, and note what it has changed of what it was given; a site's store and memo may change."""
+        site = given.get("site")
+        looked_at = given if site is None else {**given, "site": (site.forget, site.retain)}
+        before = copy.deepcopy(looked_at)
+        result = super().call(name, **given)
+        changed = [one for one in before if not are_equal(before[one], looked_at[one])]
         if changed and not self.seen:
-            self.seen = f"{call}() changed its {changed[0]}"
+            self.seen = f"{name}() changed its {changed[0]}"
         return result
-
-    def begin(self, problem: Problem, parameters: Any) -> UnlearningState:
-        """Look at `begin`."""
-        given = {"problem": problem, "parameters": parameters}
-        return self._look("begin", given, partial(super().begin, problem, parameters))
-
-    def configure(self, problem: Problem, state: UnlearningState) -> Instructions:
-        """Look at `configure`."""
-        given = {"problem": problem, "state": state}
-        return self._look("configure", given, partial(super().configure, problem, state))
-
-    def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
-        """Look at `client_step`; its site's store and memo are there to be written to."""
-        given = {"instruction": instruction, "forget": site.forget, "retain": site.retain}
-        return self._look("client_step", given, partial(super().client_step, instruction, site))
-
-    def aggregate(self, problem: Problem, state: UnlearningState, replies: Replies) -> UnlearningState:
-        """Look at `aggregate`."""
-        given = {"problem": problem, "state": state, "replies": replies}
-        return self._look("aggregate", given, partial(super().aggregate, problem, state, replies))
 
 
 class WithMemo(Wrapped):

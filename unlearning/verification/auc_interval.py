@@ -49,6 +49,13 @@ def auc_interval(members: Values, others: Values, weights: Values, *, level: flo
     return max(0.0, min(low, value)), min(1.0, max(high, value))
 
 
+def narrowest_interval(
+    value: float, num_members: int, num_others: int, *, level: float
+) -> tuple[float, float]:
+    """Return the shortest interval (low, high) that `auc_interval` can give an AUC of so many examples."""
+    return _newcombe(value, num_members, num_others, float(scipy.special.ndtri((1 + level) / 2)))
+
+
 def beaten(scores: Values, others: Values, weights: Values) -> Values:
     """Return for each score (n,) the share of the others' weight (m,) that lies below it, a tie counting half."""
     order = np.argsort(others, kind="stable")

@@ -15,9 +15,11 @@ that a deletion went too far, so the AUCs decide first.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
-from unlearning.verification.attack_result import AttackFigure
-from unlearning.verification.discrimination import Estimate
+from unlearning.verification.attack_result import MOST_EXAMPLES, AttackFigure
+from unlearning.verification.auc_interval import narrowest_interval
+from unlearning.verification.discrimination import CONFIDENCE_LEVEL, Estimate
 
 Figures = Mapping[str, AttackFigure]
 
@@ -65,9 +67,31 @@ def verdict(before: Figures | None, after: Figures | None, retrained: Figures | 
         if found[change]:
             others = found[_OVER] if change == _STRONGER else []
             return Verdict(finding, (*found[change], *others))
-    if wide:
+    if wide or (wide := _too_few(before, after)):
         return Verdict(Finding.TOO_FEW, wide)
     return Verdict(Finding.NOT_SHOWN, ("No attack's figure changed by more than its 95 % interval.",))
+
+
+def is_enough(num_examples: int) -> bool:
+    """Return whether so many forgotten examples can give an AUC an interval that is narrow enough to say something."""
+    low, high = _narrowest(0.5, num_examples)
+    return high - low <= WIDEST_ALIKE
+
+
+@cache
+def least_auc(num_examples: int) -> float | None:
+    """Return the smallest AUC before a deletion from which a fall to ½ can show with so many forgotten examples.
+
+    None where no fall can: then a verdict can never be that something is reduced. This is the best case, of many test
+    examples whose scores spread as those of the forgotten.
+    """
+    reach = _narrowest(0.5, num_examples)[1]
+    percent = range(50, 101)
+    return next((one / 100 for one in percent if _narrowest(one / 100, num_examples)[0] > reach), None)
+
+
+def _narrowest(auc: float, num_examples: int) -> tuple[float, float]:
+    return narrowest_interval(auc, num_examples, MOST_EXAMPLES, level=CONFIDENCE_LEVEL)
 
 
 _WEAKER, _STRONGER, _OVER = "weaker", "stronger", "over-forgetting"
@@ -150,6 +174,20 @@ def _too_wide(after: Figures, retrained: Figures) -> tuple[str, ...]:
                 f"wide agrees with almost anything; {WIDEST_ALIKE} is allowed. Measure more examples."
             )
     return tuple(reasons)
+
+
+def _too_few(before: Figures, after: Figures) -> tuple[str, ...]:
+    """Return a sentence where every attack's AUC is known so roughly that no change means nothing."""
+    pairs = [_figures(before[name], after[name]) for name in sorted(set(before) & set(after))]
+    widths = [
+        max(one.high - one.low for one in pair[1:]) for pair in pairs if pair is not None and pair[0] == "AUC"
+    ]
+    if not widths or min(widths) <= WIDEST_ALIKE:
+        return ()
+    return (
+        f"Nothing changed by more than its 95 % interval, and every AUC's interval is {min(widths):.2f} wide or more: "
+        f"so few examples agree with almost anything; {WIDEST_ALIKE} is allowed.",
+    )
 
 
 def _text(estimate: Estimate) -> str:

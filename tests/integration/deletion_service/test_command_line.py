@@ -23,7 +23,17 @@ from unlearning.requests import Status
 
 def test_request_files_one_request_for_each_client(command: Command, ledger: Ledger) -> None:
     """Two clients, two requests, each said on its line."""
-    result = command("request", "--client", "3", "--client", "4", "--parameter", "unlearning_rate=1")
+    result = command(
+        "request",
+        "--client",
+        "3",
+        "--client",
+        "4",
+        "--method",
+        "puf-special",
+        "--parameter",
+        "unlearning_rate=1",
+    )
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         "r-000001\treceived\tforget client 3 with puf-special",
@@ -33,10 +43,10 @@ def test_request_files_one_request_for_each_client(command: Command, ledger: Led
 
 
 def test_request_reads_sample_ids_from_a_file(command: Command, ledger: Ledger, tmp_path: Path) -> None:
-    """One id a line."""
+    """One id a line; and a request without a method gets the recommended one."""
     (tmp_path / "ids.txt").write_text("# visits\n17\n21\n")
     result = command("request", "--client", "3", "--samples", str(tmp_path / "ids.txt"))
-    assert result.stdout == "r-000001\treceived\tforget 2 samples of client 3 with puf-special\n"
+    assert result.stdout == "r-000001\treceived\tforget 2 samples of client 3 with retrain\n"
     assert ledger.requests.target_of(ledger.requests.get("r-000001")).sample_ids == {"17", "21"}
 
 
@@ -216,7 +226,7 @@ def test_a_terminal_also_shows_what_is_going_on(
     command: Command, service: RunningServer, loop: LiveLoop
 ) -> None:
     """The request and its present state stand below the lines; a narrow one leaves a round's losses out."""
-    command("request", "--client", "3")
+    command("request", "--client", "3", "--method", "puf-special")
     loop.move("r-000001", Status.SCHEDULED, Status.UNLEARNING)
     loop.round(5, "unlearning", "r-000001", participants=["3"], loss=0.5, test_score=0.8125, seconds=2.0)
     loop.move("r-000001", *FORGETTING[2:])

@@ -45,7 +45,7 @@ def test_a_request_is_filed_followed_and_cancelled(web: Web, ledger: Ledger) -> 
     assert (request.submitted_by, request.submitted_role, request.method) == (
         "tool",
         "operator",
-        "puf-special",
+        "retrain",
     )
     assert request.target.describe() == "2 samples of client 3"
     for name in (FIRST, request.id):
@@ -107,8 +107,9 @@ def test_roles_are_those_of_grpc(web: Web, ledger: Ledger) -> None:
     assert officer.post("/requests", json=erasure()).status_code == 403
     assert "'olga' is officer by its token" in problem(officer.post("/requests", json=erasure()))
     assert client.post("/requests", json=erasure(client="4")).status_code == 403
-    step = {"flower-unlearning": {"parameters": {"unlearning_rate": 100}, "scope": "client"}}
     whole = {"flower-unlearning": {"scope": "client"}}
+    beyond = {"method": "puf-special", "parameters": {"unlearning_rate": 100}, "scope": "client"}
+    step = {"flower-unlearning": beyond}
     assert "Only an operator may ask" in problem(client.post("/requests", json=erasure(extensions=step)))
     assert client.post("/requests", json=erasure(extensions=whole)).status_code == 201
     assert [item.target.client_id for item in ledger.requests.select()] == ["3"]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message
 
+from strategies import PUFRegular
 from strategies.exchange import Exchange, exchange
 from strategies.messages import VECTOR, model_record, vector_of
 from strategies.round_plan import RoundPlan
-from strategies.unlearning_strategy import UnlearningStrategy
 from strategies.update_limits import over_the_median
 from tests.raising import raises
 from tests.rounds import START, OneRound
@@ -215,9 +215,7 @@ def test_an_answer_to_no_open_message_is_thrown_away_and_recorded():
 def test_the_update_of_what_a_partial_target_keeps_passes_the_same_checks(beside, kept, words):
     """It enters the model like any other, so its vector and its count are bounded like any other's."""
     one = OneRound({"a": 0.0}, max_update_norm=10.0, max_client_examples=100)
-    strategy = UnlearningStrategy.by_name(
-        "puf-regular", [Target(Granularity.CLASS, class_label=3)], one.strategy
-    )
+    strategy = PUFRegular([Target(Granularity.CLASS, class_label=3)], one.strategy)
     strategy.instructions(1, model_record(START), one.grid)
     answer = Reply(
         vector=START, num_examples=5, arrays={"retained": np.array(beside)}, values={"num_retained": kept}

@@ -676,7 +676,7 @@ def test_a_client_that_does_not_read_its_end_is_cut_off(sent_to_a_silent_client,
         with lines.changed:
             while not lines.bytes_sent:  # as long as nothing is on its way, it may still end in good order
                 lines.changed.wait(0.01)
-        federation.grid._end(line)
+        lines.end(line)
         with lines.changed:
             assert lines.changed.wait_for(lambda: line.stream is None, timeout=10)
         call.cancel()

@@ -14,7 +14,7 @@ def test_a_script_is_read():
     )
     first, second, third = (one.new for one in scripted)
     assert [one.at for one in scripted] == [3, 5, 6]
-    assert (first.target.client_id, first.method) == ("2", "puf-special")
+    assert (first.target.client_id, first.method) == ("2", "")
     assert second.target.sample_ids == {"17", "21"}
     assert second.parameters == {"unlearning_rate": "3"}
     assert third.target.granularity is Granularity.CLASS

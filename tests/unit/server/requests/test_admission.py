@@ -54,6 +54,27 @@ def test_an_admitted_request_is_in_the_ledger_with_every_parameter(ledger: Ledge
     }
 
 
+def test_a_request_without_a_method_gets_the_recommended_one_and_the_reason_is_written_down(
+    ledger: Ledger,
+) -> None:
+    """Nothing is known of this federation, so the safest; sent again it is the same request, and has no parameters."""
+    request = file(ledger, method="", idempotency_key="k")
+    assert request.method == "retrain"
+    (event,) = ledger.events.all(request.id)
+    assert event.detail["reason"].startswith("retrain: No measurement is near enough")
+    assert file(ledger, method="", idempotency_key="k").id == request.id
+    with raises(InvalidRequest, "parameters-of-no-method"):
+        file(ledger, CLIENT_4, method="", parameters={"rounds": 1})
+    with raises(UnknownClient, "no-such-client"):
+        file(ledger, Target(Granularity.CLIENT, "9"), method="")
+
+
+def test_what_is_forgotten_already_gets_the_method_that_forgot_it(ledger: Ledger, token: int) -> None:
+    """It is answered by that deletion."""
+    forget(ledger, token, CLIENT_3)
+    assert file(ledger, samples("1"), method="").method == "puf-special"
+
+
 def test_without_a_key_two_requests_get_two_keys(ledger: Ledger) -> None:
     """A made-up key never repeats."""
     first, second = file(ledger), file(ledger, CLIENT_4)

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from unlearning.methods import DEFAULT_METHOD
 from unlearning.methods.registry import METHODS
 
 ROOT = Path(__file__).parents[4]
 
 OTHER_MEANINGS = {
-    ("unlearning/methods/__init__.py", DEFAULT_METHOD),  # the one place where the default is said
     ("benchmarks/bench/columns.py", "retrain"),  # the row of the retrained model, whatever the methods are
     ("unlearning/tasks/partitions.py", "natural"),  # the data set's own division among clients
     ("unlearning/tasks/settings.py", "natural"),

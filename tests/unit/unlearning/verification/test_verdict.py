@@ -5,7 +5,7 @@ import pytest
 
 from unlearning.verification.attack_result import AttackFigure
 from unlearning.verification.discrimination import Estimate, discriminate
-from unlearning.verification.verdict import Finding, verdict
+from unlearning.verification.verdict import Finding, is_enough, least_auc, verdict
 
 
 def auc(low: float, high: float) -> dict[str, AttackFigure]:
@@ -30,6 +30,13 @@ WITHOUT_RETRAINING = {
         {**auc(0.08, 0.15), **called(0.0, 0.1)},
         Finding.OVER_FORGETTING,
     ),
+    "too-few-to-have-fallen": (auc(0.4, 0.9), auc(0.3, 0.8), Finding.TOO_FEW),
+    "one-of-two-is-known-well-enough": (
+        {**auc(0.4, 0.9), "entropy": auc(0.5, 0.6)["yeom"]},
+        {**auc(0.3, 0.8), "entropy": auc(0.5, 0.6)["yeom"]},
+        Finding.NOT_SHOWN,
+    ),
+    "few-and-fell": (auc(0.77, 1.0), auc(0.26, 0.74), Finding.REDUCED),
     "share-fell": (called(0.7, 0.8), called(0.1, 0.2), Finding.REDUCED),
     "share-rose": (called(0.1, 0.2), called(0.7, 0.8), Finding.NOT_SHOWN),
     "one-fell-and-one-rose": (
@@ -50,6 +57,23 @@ def test_without_a_retrained_model_the_verdict_compares_distances_from_one_half(
     result = verdict(before, after)
     assert result.finding is finding
     assert result.reasons
+
+
+def test_how_many_examples_can_show_a_fall_is_what_the_interval_says():
+    """Examples that all rank first, and then in the middle: with three the distances overlap, with four not."""
+    assert [least_auc(count) for count in (3, 4, 5, 10)] == [None, 0.99, 0.95, 0.84]
+    ranked = {
+        count: discriminate(np.full(count, 2.0), np.arange(5000) / 5000, seed=0).auc for count in (3, 4)
+    }
+    middle = {
+        count: discriminate(np.full(count, 0.5), np.arange(5000) / 5000, seed=0).auc for count in (3, 4)
+    }
+    found = {
+        count: verdict({"yeom": AttackFigure(auc=ranked[count])}, {"yeom": AttackFigure(auc=middle[count])})
+        for count in (3, 4)
+    }
+    assert {count: one.finding for count, one in found.items()} == {3: Finding.TOO_FEW, 4: Finding.REDUCED}
+    assert next(count for count in range(1, 60) if is_enough(count)) == 31
 
 
 BESIDE_RETRAINING = {

@@ -1,0 +1,227 @@
+"""Which method a request gets that names none, and why; in this order, of those that the federation can carry out now:
+
+    1  one that was prepared for and gives a model that never saw the data (`MethodInfo.is_exact`)
+    2  one by which most deletions of the same granularity here were shown to have an effect
+    3  of the measurements near this federation: what ended nearest to retraining
+    4  retraining, whose result rests on no test; where that cannot be, what else there is
+
+A measurement is near where pictures are classified, the same granularity was forgotten, and the model's number of
+parameters differs by at most a factor of `NEAR_FACTOR`. Of these the nearest decide: a method counts if it is clearly
+(beyond two standard errors over seeds) nearer to retraining than doing nothing and than training on without the data,
+never clearly further, and costs at most half of retraining. What the nearest cannot tell apart the next ones may; of
+what ties to the end, the cheapest is taken.
+"""
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from server.requests.plan_data import Comparison, Figures, PublishedDistance, known
+from unlearning.methods.eligibility import FederationProfile
+from unlearning.methods.method import Method, Need
+from unlearning.methods.registry import METHODS
+from unlearning.requests import Granularity, Target
+
+NEAR_FACTOR = 10
+ENOUGH_HERE = 3
+"""Deletions by a method, from which on their outcomes say something."""
+_PICTURE_DIMENSIONS = 3  # channels, height, width
+
+IsPossible = Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """A method's name, and in a sentence why it; both empty where none can serve."""
+
+    method: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Of how many deletions here an effect was shown, of those that were carried out."""
+
+    shown: int
+    of: int
+
+    @property
+    def is_most(self) -> bool:
+        """Whether it is most of enough."""
+        return self.of >= ENOUGH_HERE and 2 * self.shown > self.of
+
+
+def recommend(
+    granularity: Granularity,
+    federation: FederationProfile | None,
+    *,
+    is_admissible: IsPossible,
+    absent_for: Callable[[str], str],
+    here: Mapping[str, Shown],
+) -> Recommendation:
+    """Return the method that a request of this granularity should take.
+
+    is_admissible: whether the federation can serve the request by a method. absent_for: for whom it would then wait;
+        empty for none. here: by method, the outcomes of this federation's deletions of the granularity.
+    """
+    found = _choose(granularity, federation, lambda name: is_admissible(name) and not absent_for(name), here)
+    if found.method:
+        return found
+    found = _choose(granularity, federation, is_admissible, here)
+    if not found.method:
+        return found
+    return replace(found, why=f"{found.why} It waits for {absent_for(found.method)} to come online.")
+
+
+def waits_for(method: Method, target: Target, online: set[str]) -> str:
+    """Return the client that a request would wait for; empty if it can be served."""
+    needs_it = method.info.needs & {Need.REQUESTER_ONLINE, Need.EVERY_CLIENT_ONLINE}
+    if target.client_id is not None and target.client_id not in online and needs_it:
+        return f"client {target.client_id}"
+    return "" if online else "any client"
+
+
+def safest_first() -> list[str]:
+    """Return all methods: what trains again without the data first, what does not unlearn last."""
+
+    def rank(name: str) -> tuple[bool, bool, bool]:
+        info = METHODS[name].info
+        return not info.moves_model, not info.is_exact, info.preparation is not None
+
+    return sorted(METHODS, key=rank)
+
+
+def near(granularity: Granularity, federation: FederationProfile) -> list[list[Comparison]]:
+    """Return the comparisons that are near a federation, those of one size of model together, the nearest first."""
+    if federation.score_name != "accuracy" or federation.input_dimensions != _PICTURE_DIMENSIONS:
+        return []
+
+    def factor(item: Comparison) -> float:
+        return abs(math.log(item.num_parameters / max(1, federation.num_parameters)))
+
+    fitting = [
+        item for item in known() if item.granularity is granularity and factor(item) <= math.log(NEAR_FACTOR)
+    ]
+    return [list(group) for _, group in groupby(sorted(fitting, key=factor), key=factor)]
+
+
+def compared(
+    method: str, granularity: Granularity, federation: FederationProfile
+) -> PublishedDistance | None:
+    """Return how the method did in the comparison nearest to a federation; None where none is near."""
+    fitting = [item for group in near(granularity, federation) for item in group if method in item.methods]
+    if not fitting:
+        return None
+    own, nothing = fitting[0].methods[method], fitting[0].nothing
+    is_worse = True if nothing.is_clearly_nearer_than(own) else None
+    return PublishedDistance(
+        title=fitting[0].title,
+        distance=own.distance,
+        nothing=nothing.distance,
+        is_worse=False if own.is_clearly_nearer_than(nothing) else is_worse,
+    )
+
+
+def _choose(
+    granularity: Granularity,
+    federation: FederationProfile | None,
+    is_possible: IsPossible,
+    here: Mapping[str, Shown],
+) -> Recommendation:
+    for name, method in METHODS.items() if federation is not None else ():
+        if method.info.is_exact and method.info.preparation is not None and is_possible(name):
+            why = f"This federation is prepared for {method.info.title}, whose model never saw the data."
+            return Recommendation(method=name, why=why)
+    by_success = sorted(here, key=lambda name: here[name].shown / here[name].of, reverse=True)
+    for name in by_success:
+        if here[name].is_most and name in METHODS and METHODS[name].info.moves_model and is_possible(name):
+            return Recommendation(method=name, why=f"{_past(here[name])}.")
+    groups = [] if federation is None else near(granularity, federation)
+    if groups and (tied := _nearest(groups, is_possible)):
+        return Recommendation(method=tied[0], why=_why(groups[0], tied, here))
+    return _safest(is_possible, groups)
+
+
+def _nearest(groups: Sequence[Sequence[Comparison]], is_possible: IsPossible) -> list[str]:
+    """Return the methods that end nearest to retraining as far as the comparisons can tell, the cheapest first."""
+    nearest = groups[0]
+    names = {name for one in nearest for name in one.methods if _counts(name, nearest) and is_possible(name)}
+    tied = sorted(
+        names, key=lambda name: sum(one.methods[name].bytes for one in nearest if name in one.methods)
+    )
+    for group in groups:
+        tied = [name for name in tied if not any(_beats(other, name, group) for other in tied)] or tied
+    return tied
+
+
+def _counts(name: str, group: Collection[Comparison]) -> bool:
+    """Return whether a method is worth its price in these comparisons."""
+    if name not in METHODS or not METHODS[name].info.several_at_once or not METHODS[name].info.moves_model:
+        return False
+    clearly_nearer = False
+    for one in group:
+        if name not in one.methods:
+            continue
+        own, others = one.methods[name], [one.nothing, *_baselines(one)]
+        if own.failed or 2 * own.bytes > one.retrain.bytes:
+            return False
+        if any(other.is_clearly_nearer_than(own) for other in others):
+            return False
+        clearly_nearer |= all(own.is_clearly_nearer_than(other) for other in others)
+    return clearly_nearer
+
+
+def _baselines(one: Comparison) -> list[Figures]:
+    """Return the figures of methods that do not unlearn, but train on without the data."""
+    return [
+        figures
+        for name, figures in one.methods.items()
+        if name in METHODS and not METHODS[name].info.moves_model
+    ]
+
+
+def _beats(first: str, second: str, group: Sequence[Comparison]) -> bool:
+    """Return whether one method is clearly nearer to retraining than another in one comparison, and further in none."""
+    pairs = [(one.methods[first], one.methods[second]) for one in group if {first, second} <= {*one.methods}]
+    return any(one.is_clearly_nearer_than(other) for one, other in pairs) and not any(
+        other.is_clearly_nearer_than(one) for one, other in pairs
+    )
+
+
+def _why(nearest: Sequence[Comparison], tied: Sequence[str], here: Mapping[str, Shown]) -> str:
+    [name, *others] = tied
+    figures = "; ".join(
+        f"{one.title}: {one.methods[name].distance:.1f}, doing nothing {one.nothing.distance:.1f}"
+        for one in nearest
+        if name in one.methods
+    )
+    equal = f"; {', '.join(others)} came as near and cost more" if others else ""
+    past = f"; {_past(here[name])}" if name in here else ""
+    return (
+        f"In the measurements most like this federation it came nearest to a model retrained without the data "
+        f"({figures} points away){equal}{past}."
+    )
+
+
+def _past(done: Shown) -> str:
+    return f"of {done.of} deletions of this kind by it here, {done.shown} were shown to have an effect"
+
+
+def _safest(is_possible: IsPossible, groups: Sequence[Sequence[Comparison]]) -> Recommendation:
+    because = (
+        "In the measurements most like this federation, no method for at most half the price of retraining came "
+        "clearly nearer to it than training on without the data"
+        if groups
+        else "No measurement is near enough to this federation to recommend a method by"
+    )
+    for name in safest_first():
+        if is_possible(name):
+            what = METHODS[name].info
+            safe = (
+                "is the safest: it trains the model again without the data"
+                if what.is_exact
+                else "can serve now"
+            )
+            return Recommendation(method=name, why=f"{because}; {what.title} {safe}.")
+    return Recommendation()

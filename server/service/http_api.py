@@ -94,13 +94,14 @@ class HttpApi:
             "GetRequest": self.show,
             "GetReport": self.report_file,
         }
-        routes = []
+        paths: dict[str, dict[str, Any]] = {}
         for item in OPERATIONS:
             if item.call:
                 answer = self.change if item.verb else answers.get(item.call, self.withdraw)
-                routes.append(Route(item.path, self._checked(item, answer), methods=[item.method]))
+                paths.setdefault(item.path, {})[item.method.upper()] = self._checked(item, answer)
             elif item.path in constant:
-                routes.append(Route(item.path, constant[item.path], methods=[item.method]))
+                paths[item.path] = {"GET": constant[item.path]}
+        routes = [Route(path, _by_method(served), methods=[*served]) for path, served in paths.items()]
         return Starlette(routes=routes, exception_handlers={HTTPException: _not_here})
 
     def _checked(
@@ -263,6 +264,16 @@ class HttpApi:
             pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
             answers["/callback-key.pem"] = Response(pem, media_type="application/x-pem-file")
         return answers
+
+
+def _by_method(served: Mapping[str, Any]) -> Any:
+    """Return what serves a path, so that a method that is not here is told all that are."""
+
+    async def serve(request: Request) -> Response:
+        answer = served["GET" if request.method == "HEAD" else request.method]
+        return answer if isinstance(answer, Response) else await answer(request)
+
+    return serve
 
 
 async def _not_here(_: Request, error: Exception) -> Response:

@@ -102,7 +102,7 @@ def over_grpc(core: Core, caller: Caller, client: str) -> DeletionRequest:
     """What the call answers to this caller, who has shown a certificate."""
     new = NewRequest(
         target=Target(Granularity.CLIENT, client),
-        method="puf-special",
+        method="",
         submitted_by="",
         idempotency_key=KEY,
         particulars=Particulars(received_on=date(2024, 2, 28)),

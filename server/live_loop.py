@@ -29,16 +29,17 @@ from server.deletion.steps import finish_abandoning
 from server.federation.context import FederationContext
 from server.federation.scripted_requests import ScriptedRequest
 from server.federation.state import FederationState, Move, Phase, RoundDone, RoundResult, Step
-from server.ledger import FEDERATION
+from server.ledger import APPROVAL, FEDERATION
 from server.requests.admission import admit
 from unlearning.errors import IllegalMove, RequestError, TrainingFailed
 from unlearning.methods.eligibility import FederationProfile
-from unlearning.requests import DeletionRequest, Status
+from unlearning.requests import UNBEGUN_STATUSES, DeletionRequest, Exclusions, Status
 from unlearning.runtime.json_codec import to_plain
 from unlearning.runtime.peak_memory import MemoryWatch
 
 _log = getLogger(__name__)
 
+APPROVALS = {"none": 0, "officer": 1, "two": 2}
 LOOK_S = 0.2
 """How often the ledger is looked at while the next round is waited for."""
 
@@ -46,6 +47,7 @@ LOOK_S = 0.2
 class LiveLoop:
     """Runs a federation from `state` until the configured number of rounds is done, or for ever.
 
+    undecided: what was forgotten when a request that waits for a decision was checked last, by request.
     noted: the last thing noted of a request that waits, so that it is noted once.
     saved: the state of the newest checkpoint, which is not written again.
     announced: what the ledger knows of what this federation is.
@@ -64,6 +66,7 @@ class LiveLoop:
         self._every_round_counts = every_round_counts
         self._refused: set[str] = set()
         self._noted: dict[str, str] = {}
+        self._undecided: dict[str, Exclusions] = {}
         self._saved: FederationState | None = None
         self._announced: FederationProfile | None = None
         self._next_round_at = 0.0
@@ -76,6 +79,7 @@ class LiveLoop:
         """
         context = self._context
         clients = context.clients
+        context.writer.set_facts({APPROVAL: APPROVALS[context.settings.approval]})  # before any can be filed
         clients.fedavg.follow(replace(clients.fedavg.plan, exclusions=state.exclusions))
         clients.await_clients()
         clients.register()
@@ -155,7 +159,7 @@ class LiveLoop:
         context.clients.register()
         if state.phase is Phase.TRAINING:
             self._file_scripted(state.training_rounds)
-            moves = tuple(queue.to_schedule(context.ledger))
+            moves = tuple(queue.to_schedule(context.ledger, state.exclusions, self._undecided))
             if moves:
                 self.commit(Step(state=state, moves=moves, overtakable=True))
         context.clients.restrict(state)
@@ -183,8 +187,7 @@ class LiveLoop:
         if claimed:
             return self._commit_each(steps.begin(context, state, claimed), state)
         if context.settings.rounds and state.training_rounds >= context.settings.rounds:
-            waiting = context.ledger.requests.select(statuses=(Status.RECEIVED, Status.SCHEDULED))
-            for request in waiting:
+            for request in context.ledger.requests.select(statuses=UNBEGUN_STATUSES):
                 _log.warning(
                     "Request %s (%s) still waits; it will be served when the federation runs again.",
                     request.id,
@@ -247,8 +250,7 @@ class LiveLoop:
             ):
                 continue
             try:
-                request = admit(context.ledger, scripted.new, now=context.writer.now(), by_operator=True)
-                _log.info("Request %s filed: forget %s", request.id, scripted.new.target.describe())
+                admit(context.ledger, scripted.new, now=context.writer.now(), by_operator=True)
             except RequestError as exc:
                 self._refused.add(key)
                 _log.error("The request of the run configuration, %s, is refused: %s", key, exc)

@@ -28,7 +28,10 @@ WAY = [Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING,
 ROUTES = {
     Status.RECEIVED: [],
     **{status: WAY[:length] for length, status in enumerate(WAY, start=1)},
+    Status.AWAITING: [Status.AWAITING],
+    Status.ACCEPTED: [Status.AWAITING, Status.ACCEPTED],
     **{end: [end] for end in (Status.FAILED, Status.CANCELLED, Status.REFUSED)},
+    Status.REPLACED: [Status.FAILED, Status.REPLACED],
 }
 
 

@@ -1,16 +1,15 @@
 """What a deletion request asks for, the states it goes through, and what has been forgotten.
 
     received ──► scheduled ──► unlearning ──► recovering ──► verifying ──► completed
-        │          │ ▲ ▲ ▲         │  │
-        │          │ │ │ └─────────┘  │            │      a client that is needed went away: back in the queue
-        │          │ │ └──── failed ◄─┴────────────┘      a retry
-        ▼          ▼ └───── (also from received and scheduled)
-    cancelled   cancelled
+        │          ▲ ▲ ▲           │  │            │
+        │          │ │ └───────────┘  │            │      a client that is needed went away: back in the queue
+        │          │ └────── failed ◄─┴────────────┘      a retry; with another method failed ──► replaced
+        ▼          │
+    awaiting ──► accepted                                 where the federation decides before it begins
 
-A request whose target is forgotten already, by earlier requests, goes from received or scheduled to completed: their
-reports and certificates answer it.
-From received, scheduled and failed a request may also be refused: answered without deletion, for a reason that an
-operator gives.
+A request that has not begun may fail, and be cancelled. One whose target is forgotten already, by earlier requests,
+goes to completed: their reports and certificates answer it. One that has not begun or has failed may be refused:
+answered without deletion, for a reason that an officer gives.
 Up to `recovering` a request may fail without a trace in the model. `recovering` → `verifying` commits the
 recovered model, once the gate has accepted it, and permanently excludes the data; from there the only way is
 forward, and what goes wrong is said in the report.
@@ -44,6 +43,8 @@ class Status(StrEnum):
     """Where a request stands."""
 
     RECEIVED = "received"
+    AWAITING = "awaiting-decision"
+    ACCEPTED = "accepted"
     SCHEDULED = "scheduled"
     UNLEARNING = "unlearning"
     RECOVERING = "recovering"
@@ -52,30 +53,43 @@ class Status(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     REFUSED = "refused"
+    REPLACED = "replaced"
 
 
+class Outcome(StrEnum):
+    """What was shown of a completed deletion, beside that it was carried out."""
+
+    NOT_SHOWN = "not-shown"
+    TOO_FEW = "too-few"
+    OVER_FORGETTING = "over-forgetting"
+    REDUCED = "reduced"
+    INDISTINGUISHABLE = "indistinguishable"
+    GUARANTEED = "guaranteed"
+
+
+_ENDS_UNBEGUN = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REFUSED})
 LEGAL_MOVES: Mapping[Status, frozenset[Status]] = {
-    Status.RECEIVED: frozenset(
-        {Status.SCHEDULED, Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REFUSED}
-    ),
-    Status.SCHEDULED: frozenset(
-        {Status.UNLEARNING, Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REFUSED}
-    ),
+    Status.RECEIVED: _ENDS_UNBEGUN | {Status.AWAITING, Status.SCHEDULED},
+    Status.AWAITING: _ENDS_UNBEGUN | {Status.ACCEPTED},
+    Status.ACCEPTED: _ENDS_UNBEGUN | {Status.SCHEDULED},
+    Status.SCHEDULED: _ENDS_UNBEGUN | {Status.UNLEARNING},
     Status.UNLEARNING: frozenset({Status.RECOVERING, Status.SCHEDULED, Status.FAILED}),
     Status.RECOVERING: frozenset({Status.VERIFYING, Status.FAILED}),
     Status.VERIFYING: frozenset({Status.COMPLETED}),
-    Status.FAILED: frozenset({Status.SCHEDULED, Status.REFUSED}),
+    Status.FAILED: frozenset({Status.SCHEDULED, Status.REFUSED, Status.REPLACED}),
     Status.COMPLETED: frozenset(),
     Status.CANCELLED: frozenset(),
     Status.REFUSED: frozenset(),
+    Status.REPLACED: frozenset(),
 }
 
-OPEN_STATUSES = frozenset(
-    {Status.RECEIVED, Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING}
-)
-ANSWERED_STATUSES = frozenset({Status.COMPLETED, Status.CANCELLED, Status.REFUSED})
-"""After these nobody waits for an answer any more. A failure is none: its deadline runs on."""
-HOLDABLE_STATUSES = frozenset({Status.RECEIVED, Status.SCHEDULED, Status.FAILED})
+UNBEGUN_STATUSES = frozenset({Status.RECEIVED, Status.AWAITING, Status.ACCEPTED, Status.SCHEDULED})
+OPEN_STATUSES = UNBEGUN_STATUSES | {Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING}
+WITHOUT_DELETION = frozenset({Status.CANCELLED, Status.REFUSED, Status.REPLACED})
+"""In these a request has ended, and the ids of its samples are erased."""
+ANSWERED_STATUSES = WITHOUT_DELETION | {Status.COMPLETED}
+"""After these no answer is due any more. A failure is none: its deadline runs on."""
+HOLDABLE_STATUSES = UNBEGUN_STATUSES | {Status.FAILED}
 """In these a request can be held back; later it has begun."""
 
 
@@ -212,7 +226,9 @@ class DeletionRequest:
     """One deletion request as the ledger holds it. Times are UTC.
 
     submitted_role: in which role `submitted_by` filed it, None where that was not written down.
-    attempts: how often it has begun since it was filed or retried.
+    approvals_needed: how many people must accept it before it begins, as the federation asked when it was filed.
+    attempts: how often it has begun.
+    outcome: what was shown of its deletion, once it is completed.
     due_on: by when it must be answered, with the `extended_days` of its one extension (0: none).
     is_held: it must not begin, because the data has to be kept; `hold_reason` says why.
     reference, note, *_reason: texts of people, empty where there is none, or it `is_redacted`.
@@ -228,7 +244,9 @@ class DeletionRequest:
     status: Status
     reason: str = ""
     retryable: bool = False
+    approvals_needed: int = 0
     attempts: int = 0
+    outcome: Outcome | None = None
     created_at: datetime
     updated_at: datetime
     result: Mapping[str, Any] = field(default_factory=dict)
@@ -251,13 +269,18 @@ class DeletionRequest:
 
     @property
     def is_answered(self) -> bool:
-        """Whether nobody waits for an answer any more."""
+        """Whether no answer is due any more."""
         return self.status in ANSWERED_STATUSES
 
     @property
     def answered_by(self) -> tuple[str, ...]:
         """The earlier requests that forgot all of the target; empty where this one has a deletion of its own."""
         return tuple(self.result.get("answered_by", ()))
+
+    @property
+    def replaced_by(self) -> str:
+        """The request that was filed in this one's place; empty where none was."""
+        return str(self.result.get("replaced_by", ""))
 
     @property
     def first_due_on(self) -> date:

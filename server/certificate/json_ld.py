@@ -19,6 +19,8 @@ from unlearning.requests import Status
 ERASURE = "eu-gdpr:A17"
 STATUSES: Mapping[Status, str] = {
     Status.RECEIVED: "dpv:RequestInitiated",
+    Status.AWAITING: "dpv:RequestAcknowledged",
+    Status.ACCEPTED: "dpv:RequestAccepted",
     Status.SCHEDULED: "dpv:RequestAccepted",
     Status.UNLEARNING: "dpv:RequestAccepted",
     Status.RECOVERING: "dpv:RequestAccepted",
@@ -27,6 +29,7 @@ STATUSES: Mapping[Status, str] = {
     Status.FAILED: "dpv:RequestActionDelayed",
     Status.CANCELLED: "dpv:RequestUnfulfilled",
     Status.REFUSED: "dpv:RequestRejected",
+    Status.REPLACED: "dpv:RequestUnfulfilled",
 }
 
 

@@ -1,17 +1,16 @@
 """The commands about deletion requests: file, follow and list them, fetch reports. The verbs are in verbs.py."""
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import uuid4
 
 import typer
 from rich.console import Console
 
 from server.cli.connection import RequestId, connection_of, options_of, user_name
-from server.cli.verbs import deadline_lines, due_cell, request_json
+from server.cli.verbs import deadline_lines, due_cell, parse_parameter, request_json
 from server.ledger import Event
 from server.service.client import DeletionClient
 from server.service.narrator import GOING_ON, Narrator
@@ -19,7 +18,7 @@ from server.service.statuses import AccessDenied, ServiceUnavailable
 from strategies.command_line import say, show_fields, show_json, show_lines, show_table, wants_json
 from unlearning.errors import InvalidRequest, RequestError
 from unlearning.gdpr import Particulars
-from unlearning.requests import DeletionRequest, Granularity, Status, Target, parse_sample_ids
+from unlearning.requests import DeletionRequest, Granularity, Outcome, Status, Target, parse_sample_ids
 from unlearning.runtime.command_output import is_read
 from unlearning.runtime.durable_files import write_atomically
 from unlearning.runtime.json_codec import to_plain
@@ -48,11 +47,15 @@ def request(
     ] = "",
     *,
     particulars: Particulars,
+    hold: Annotated[
+        str,
+        typer.Option(metavar="REASON", help="Hold it from the start, for this reason: it does not begin."),
+    ] = "",
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until the request has ended.")] = False,
 ) -> None:
     """File a deletion request; it is durable when this command returns."""
     targets = targets_of(client or [], samples, class_label)
-    parameters = dict(_parameter(text) for text in parameter or [])
+    parameters = dict(map(parse_parameter, parameter or []))
     key = key or str(uuid4())
     filed: list[DeletionRequest] = []
     refusal: RequestError | None = None
@@ -67,6 +70,7 @@ def request(
                     # one key for the command, so that running it again files nothing twice
                     idempotency_key=key if len(targets) == 1 else f"{key}/{target.client_id}",
                     particulars=particulars,
+                    hold_reason=hold,
                 )
             except RequestError as exc:
                 refusal = exc
@@ -101,11 +105,14 @@ def list_requests(
     only: Annotated[
         list[Status] | None, typer.Option("--status", help="Only requests of this status.")
     ] = None,
+    outcome: Annotated[list[Outcome] | None, typer.Option(help="Only requests of this outcome.")] = None,
     client: Annotated[str, typer.Option(help="Only requests about this client.")] = "",
 ) -> None:
     """List the requests in order of arrival."""
     with connection_of(ctx).client() as service:
-        found = service.list_requests(statuses=tuple(only or ()), client_id=client)
+        found = service.list_requests(
+            statuses=tuple(only or ()), outcomes=tuple(outcome or ()), client_id=client
+        )
     rows = [
         (
             item.id,
@@ -178,16 +185,6 @@ def _waiting(service: DeletionClient) -> str:
     return ""
 
 
-def _parameter(text: str) -> tuple[str, Any]:
-    name, separator, value = text.partition("=")
-    if not separator or not name:
-        raise InvalidRequest(f"--parameter takes NAME=VALUE, got {text!r}.")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value  # a bare word
-
-
 def _request_lines(request: DeletionRequest) -> Iterator[tuple[str, str]]:
     yield "request", request.id
     yield "forget", request.target.describe()
@@ -195,7 +192,8 @@ def _request_lines(request: DeletionRequest) -> Iterator[tuple[str, str]]:
     if request.reason:
         yield "reason", request.reason
     if request.status is Status.FAILED:
-        yield "retry", f"flower-unlearn retry {request.id}" if request.retryable else "would not help"
+        another = "" if request.retryable else " --method NAME"  # the same again would not help
+        yield "retry", f"flower-unlearn retry {request.id}{another}"
     yield from deadline_lines(request)
     yield "method", request.method
     yield "parameters", ", ".join(f"{name}={value}" for name, value in request.parameters.items()) or "–"
@@ -253,6 +251,9 @@ def _outcome(request: DeletionRequest) -> str:
         return (
             f"{head}. {request.reason and request.reason + ' '}Its report: flower-unlearn report {request.id}"
         )
-    again = f" Try again: flower-unlearn retry {request.id}" if request.retryable else ""
+    again = ""
+    if request.status is Status.FAILED:
+        another = "" if request.retryable else " --method NAME"
+        again = f" Try again: flower-unlearn retry {request.id}{another}"
     reason = request.reason or request.refusal_reason
     return f"{head}{f': {reason}' if reason else ''}.{again}"

@@ -1,5 +1,6 @@
 """The plain commands, one for each verb of the service's table of calls; and how a request's deadline is printed."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
@@ -8,8 +9,9 @@ import typer
 from server.cli.connection import RequestId, connection_of, take_options, user_name
 from server.service.calls import Value, Verb
 from strategies.command_line import show_fields, show_lines, wants_json
+from unlearning.errors import InvalidRequest
 from unlearning.gdpr import today
-from unlearning.requests import DeletionRequest
+from unlearning.requests import DeletionRequest, Status
 from unlearning.runtime.json_codec import to_plain
 
 
@@ -19,7 +21,11 @@ def plain_command(name: str, verb: Verb) -> Callable[..., None]:
     def run(ctx: typer.Context, request_id: str, **given: Any) -> None:
         if verb.confirm and not given.pop("yes"):
             typer.confirm(verb.confirm.format(request_id), abort=True)
-        values = {key: value for key, value in given.items() if value != verb.values[key].default}
+        values = {
+            key: dict(map(parse_parameter, value)) if verb.values[key].kind is dict else value
+            for key, value in given.items()
+            if value not in (verb.values[key].default, [])
+        }
         with connection_of(ctx).client() as service:
             done = service.change(name, request_id, by=user_name(), **values)
         said = _SAID.get(name)
@@ -43,7 +49,25 @@ def request_json(request: DeletionRequest) -> dict[str, Any]:
     return plain
 
 
+def parse_parameter(text: str) -> tuple[str, Any]:
+    """Return the name and the value of a method's parameter as it is typed.
+
+    Raises:
+        InvalidRequest: it is not NAME=VALUE.
+    """
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise InvalidRequest(f"--parameter takes NAME=VALUE, got {text!r}.")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value  # a bare word
+
+
 def _option(value: Value) -> tuple[Any, Any]:
+    if value.kind is dict:
+        several: Any = typer.Option("--parameter", help=value.help, metavar=value.metavar)
+        return Annotated[list[str] | None, several], value.default
     bounds: dict[str, Any] = {} if value.at_most is None else {"min": 0, "max": value.at_most}
     option: Any = typer.Option(help=value.help, metavar=value.metavar, **bounds)
     kind: Any = value.kind if value.default is not None else value.kind | None
@@ -98,8 +122,16 @@ def _days(count: int) -> str:
 
 
 _SAID: Mapping[str, Callable[[DeletionRequest], str]] = {
+    "accept": lambda done: (
+        f"{done.status}: another person must accept it too"
+        if done.status is Status.AWAITING
+        else str(done.status)
+    ),
     "extend": due_text,
     "hold": lambda done: f"{done.status}, held",
-    "redact": lambda done: "redacted" if done.is_redacted else "has no texts",
+    "redact": lambda done: (
+        ("redacted" if done.is_redacted else "no text was erased")
+        + (", but why it was refused" if done.refusal_reason else "")
+    ),
 }
 """What a command prints beside the id, where that is not the request's status."""

@@ -132,7 +132,7 @@ def read_details(draft: Draft, typed: Mapping[str, str], now: datetime) -> Draft
     errors = {} if typed["method"] else {"method": "Choose a method."}
     parameters: dict[str, Any] = {}
     try:
-        parameters = _read_parameters(typed["parameters"])
+        parameters = read_parameters(typed["parameters"])
     except InvalidRequest as exc:
         errors["parameters"] = str(exc)
     for name in REGISTER_FIELDS:
@@ -153,7 +153,7 @@ def read_details(draft: Draft, typed: Mapping[str, str], now: datetime) -> Draft
     )
 
 
-def _read_parameters(text: str) -> dict[str, Any]:
+def read_parameters(text: str) -> dict[str, Any]:
     """Return a method's parameters: NAME=VALUE, one per line; a value is JSON, or a bare word."""
     found: dict[str, Any] = {}
     for line in filter(None, map(str.strip, text.splitlines())):

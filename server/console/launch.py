@@ -16,8 +16,7 @@ from server.certificate.keys import load_public_key
 from server.console.auth import LoginLink
 from server.console.rendering import Console
 from server.console.routes import make_app
-from server.service.access import Caller, caller_of_certificate
-from server.service.calls import Role
+from server.service.access import Caller, caller_of_certificate, local_caller
 from server.service.client import DeletionClient
 from strategies.tls_files import TlsFiles
 from unlearning.errors import ConfigurationError
@@ -105,7 +104,7 @@ def who_calls(settings: Settings) -> tuple[Caller, datetime | None]:
     """
     path = settings.tls.certificate if settings.tls is not None else None
     if path is None:
-        return Caller(settings.name, Role.OPERATOR, certified=False), None
+        return local_caller(settings.name), None
     try:
         pem = path.read_bytes()
         not_after = x509.load_pem_x509_certificate(pem).not_valid_after_utc

@@ -17,7 +17,7 @@ from server.console.mirror import Mirror
 from server.ledger.records import no_such_request
 from server.report.templating import environment
 from server.service.access import Caller
-from server.service.calls import CALLS, Report
+from server.service.calls import Report
 from server.service.client import DeletionClient
 from unlearning.gdpr import today
 from unlearning.requests import DeletionRequest
@@ -50,7 +50,7 @@ class Console:
 
     def may(self, call: str) -> bool:
         """Return whether the caller's role may make a call; the service decides, this only hides buttons."""
-        return self.caller.role in CALLS[call].roles
+        return self.caller.may(call)
 
     def find(self, request_id: str) -> DeletionRequest:
         """Return a request of the list.

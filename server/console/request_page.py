@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from server.console.federation_page import describe_round, figure
+from server.console.filing import read_parameters
 from server.console.forms import text_of, texts_of
 from server.console.rendering import Console
 from server.ledger import Event
@@ -55,6 +56,13 @@ class Action:
 
 
 ACTIONS: Mapping[str, Action] = {
+    "accept": Action(
+        heading="Accept it",
+        button="Accept this request",
+        hint="It begins as soon as its turn comes.",
+        is_possible=lambda now: now.request.status is Status.AWAITING,
+        is_shown=True,
+    ),
     "cancel": Action(
         heading="Cancel it",
         button="Cancel this request",
@@ -66,9 +74,10 @@ ACTIONS: Mapping[str, Action] = {
     "retry": Action(
         heading="Try again",
         button="Try again",
-        hint="It is scheduled again; this time more of the score may be lost, if you say so.",
-        is_possible=lambda now: now.request.status is Status.FAILED and now.request.retryable,
-        fields=("accept_score_loss",),
+        hint="It is scheduled again; this time more of the score may be lost, if you say so. With another method or "
+        "other parameters a new request takes its place, with the same deadline.",
+        is_possible=lambda now: now.request.status is Status.FAILED,
+        fields=("accept_score_loss", "method", "parameters"),
         is_shown=True,
     ),
     "amend": Action(
@@ -115,8 +124,10 @@ ACTIONS: Mapping[str, Action] = {
     "redact": Action(
         heading="Erase its texts",
         button="Erase reference, note and reasons",
-        hint="Permanently. The ledger's chain of hashes stays whole.",
+        hint="Permanently. The ledger's chain of hashes stays whole. Why the request was refused stays too, if you do "
+        "not say otherwise: it proves that the person was answered.",
         is_possible=lambda now: has_texts(now.events),
+        fields=("include_refusal",),
         is_grave=True,
     ),
 }
@@ -169,13 +180,13 @@ def act(console: Console, request: Request, form: FormData) -> Response:
         raise InvalidRequest(f"A request's page has no action {name[:40]!r}.")
     try:
         given = {key: value for field in ACTIONS[name].fields for key, value in FIELDS[field](form).items()}
-        console.service.change(name, request_id, by=console.caller.name, **given)
+        done = console.service.change(name, request_id, by=console.caller.name, **given)
     except RequestNotFound:
         raise
     except RequestError as exc:
         status = 403 if isinstance(exc, AccessDenied) else 409
         return request_page(console, request, {name: str(exc)}, status, texts_of(form))
-    return RedirectResponse(f"/requests/{request_id}", status_code=303)
+    return RedirectResponse(f"/requests/{done.id}", status_code=303)
 
 
 def call_of(action: str) -> str:
@@ -237,6 +248,9 @@ FIELDS: Mapping[str, Callable[[FormData], Mapping[str, Any]]] = {
     "accept_score_loss": lambda form: _number(
         form, "accept_score_loss", float, "The accepted loss is a number of points"
     ),
+    "method": lambda form: {"method": text_of(form, "method")},
+    "parameters": lambda form: {"parameters": read_parameters(text_of(form, "parameters"))},
+    "include_refusal": lambda form: {"include_refusal": "include_refusal" in form},
     "days": lambda form: _number(
         form, "days", int, f"An extension is a number of days from 1 to {MAX_EXTENSION_DAYS}"
     ),

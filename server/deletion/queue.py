@@ -15,14 +15,16 @@ from unlearning.methods.registry import method_named
 from unlearning.requests import DeletionRequest, Exclusions, Status
 
 
-def to_schedule(ledger: Ledger) -> Iterator[Move]:
-    """Check what was received once more, now with the live federation at hand; yield its move into the queue.
+def to_schedule(ledger: Ledger, forgotten: Exclusions, undecided: dict[str, Exclusions]) -> Iterator[Move]:
+    """Check what was received or accepted once more, now with the live federation; yield its move into the queue.
 
-    Requests that are held stay where they are.
+    Requests that are held, or wait for a decision, stay where they are. Of the latter those are answered that are
+    forgotten meanwhile, and those that cannot be carried out fail.
+    undecided: what was forgotten when one that waits was checked last, by request; brought up to date.
     """
-    received = [one for one in ledger.requests.select(statuses=(Status.RECEIVED,)) if not one.is_held]
-    forgotten = ledger.exclusions() if received else Exclusions()
-    for request in received:
+    for request in ledger.requests.select(statuses=(Status.RECEIVED, Status.AWAITING, Status.ACCEPTED)):
+        if request.is_held or undecided.get(request.id) is forgotten:
+            continue
         target = ledger.requests.target_of(request)
         to, reason = Status.SCHEDULED, ""
         if forgotten.cover(target):
@@ -32,7 +34,11 @@ def to_schedule(ledger: Ledger) -> Iterator[Move]:
             check_admissible(ledger, target, method=request.method, parameters=request.parameters)
         except RequestError as exc:
             to, reason = Status.FAILED, str(exc)
-        yield Move(request_id=request.id, to=to, reason=reason)
+        if request.status is Status.AWAITING and to is Status.SCHEDULED:
+            undecided[request.id] = forgotten
+        else:
+            undecided.pop(request.id, None)
+            yield Move(request_id=request.id, to=to, reason=reason)
 
 
 def _answered(ledger: Ledger, request: DeletionRequest) -> Move:
@@ -105,13 +111,18 @@ def _served_together(
     first, method = ready[0]
     if not may_serve_together(settings, method):
         return [first]
-    accepted = ledger.requests.accepted_loss(first.id)
+    accepted = _accepted(ledger, first)
     others = [
         request
         for request, _ in ready[1:]
         if request.method == first.method
         and dict(request.parameters) == dict(first.parameters)
         and (method.info.several_at_once or first.target.client_id == request.target.client_id is not None)
-        and ledger.requests.accepted_loss(request.id) == accepted
+        and _accepted(ledger, request) == accepted
     ]
     return [first, *others][: settings.batch_max]
+
+
+def _accepted(ledger: Ledger, request: DeletionRequest) -> tuple[float, str]:
+    retry = ledger.requests.last_retry(request.id)
+    return retry.accepted_loss, retry.accepted_by

@@ -49,15 +49,18 @@ def begin(
 ) -> Iterator[Step]:
     """Begin one deletion that serves all `requests`."""
     first, ledger = requests[0], context.ledger
-    accepted_loss, accepted_by = ledger.requests.accepted_loss(first.id)
+    retries = [ledger.requests.last_retry(request.id) for request in requests]
     deletion = ActiveDeletion(
         request_ids=tuple(request.id for request in requests),
         targets=tuple(ledger.requests.target_of(request) for request in requests),
         method=first.method,
         parameters=dict(first.parameters),
         attempt=max(request.attempts for request in requests),
-        accepted_loss=accepted_loss,
-        accepted_by=accepted_by,
+        tries=max(
+            request.attempts - retry.attempts_before for request, retry in zip(requests, retries, strict=True)
+        ),
+        accepted_loss=retries[0].accepted_loss,
+        accepted_by=retries[0].accepted_by,
         started_round=state.round,
         hash_before=content_hash(state.parameters),
     )
@@ -222,8 +225,8 @@ def abandon(context: FederationContext, state: FederationState, failure: MethodF
         status, retryable = Status.FAILED, True
     elif not failure.retryable:
         status = Status.FAILED
-    elif deletion.attempt >= context.settings.max_attempts:
-        reason = f"{deletion.attempt} attempts failed, the last one because: {failure}"
+    elif deletion.tries >= context.settings.max_attempts:
+        reason = f"{deletion.tries} attempts failed, the last one because: {failure}"
         status, retryable = Status.FAILED, True
     return Step(
         state=_go_back(state),

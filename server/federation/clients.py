@@ -22,7 +22,7 @@ from strategies.fedavg import FedAvg
 from strategies.joint_exchange import JointMessages
 from strategies.messages import NOTICE
 from strategies.roster import Member
-from unlearning.requests import Exclusions, Status, Target
+from unlearning.requests import OPEN_STATUSES, Exclusions, Status, Target
 from unlearning.runtime.peak_memory import MemoryWatch, PeakMemory
 
 _log = getLogger(__name__)
@@ -85,9 +85,7 @@ class Clients:
     def restrict(self, state: FederationState) -> None:
         """Exclude forgotten clients from training, and withhold the data of open requests."""
         ledger = self.ledger
-        requests = ledger.requests.select(
-            statuses=(Status.RECEIVED, Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING)
-        )
+        requests = ledger.requests.select(statuses=OPEN_STATUSES - {Status.VERIFYING})
         self._site_requests.follow(ledger, requests)
         # What a request asks for never changes, and a list of ids can be long.
         self._waiting = {

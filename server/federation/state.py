@@ -19,7 +19,7 @@ from strategies.round_plan import RoundOutcome
 from unlearning.methods.costs import WorkDone
 from unlearning.methods.method import UnlearningState
 from unlearning.parameters import Vector
-from unlearning.requests import Exclusions, Status, Target
+from unlearning.requests import Exclusions, Outcome, Status, Target
 from unlearning.runtime.peak_memory import PeakMemory
 from unlearning.verification.measurement import Measurement
 from unlearning.verification.observations import Outputs
@@ -91,6 +91,7 @@ class ActiveDeletion:
     before: the federation as it was; from the unlearned model until that is committed, else None.
     scores_before, scores: what the gate compares, before the deletion and at the last measurement
         (`server.federation.gate`).
+    attempt, tries: the most attempts of a request, this one included: all, and those since it was retried.
     accepted_loss, accepted_by: how many points an operator lets this deletion cost, and who; 0: as the settings say.
     target_score: recovery may end when the test score reaches it; None if there is nothing to test on.
     """
@@ -100,6 +101,7 @@ class ActiveDeletion:
     method: str
     parameters: Mapping[str, Any]
     attempt: int
+    tries: int = 1
     started_round: int
     hash_before: str
     hash_unlearned: str = ""
@@ -191,6 +193,7 @@ class Move:
     retryable: bool = False
     detail: Mapping[str, Any] | None = None
     result: Mapping[str, Any] | None = None
+    outcome: Outcome | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

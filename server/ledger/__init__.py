@@ -12,6 +12,7 @@ project.
 
 from server.ledger.database import LedgerUnavailable
 from server.ledger.records import (
+    APPROVAL,
     FEDERATION,
     LEFT_OUT,
     SITE,
@@ -32,6 +33,7 @@ from server.ledger.store import Ledger
 from server.ledger.writer import LedgerWriter
 
 __all__ = [
+    "APPROVAL",
     "FEDERATION",
     "LEFT_OUT",
     "SITE",

@@ -12,11 +12,10 @@ import sqlalchemy as sa
 
 from server.ledger import chain, row_seals, schema, texts
 from server.ledger.records import SEALED, request_id
-from unlearning.requests import LEGAL_MOVES, Status, hash_of_text
+from unlearning.requests import LEGAL_MOVES, WITHOUT_DELETION, Status, hash_of_text
 
 _PAGE = 1000
 _RANGES = (schema.rounds, schema.refusals)
-_WITHOUT_IDS = (str(Status.CANCELLED), str(Status.REFUSED))
 _WHOLE = (schema.fence, schema.federation_facts)
 
 
@@ -93,16 +92,16 @@ def _of_requests(connection: sa.Connection, sealed: _Sealed) -> Iterator[str]:
 
 def _of_samples(connection: sa.Connection) -> Iterator[str]:
     table, requests = schema.request_samples, schema.requests
-    query = sa.select(requests.c.number, requests.c.num_samples, requests.c.status, requests.c.retryable)
+    query = sa.select(requests.c.number, requests.c.num_samples, requests.c.status)
     listed = set(connection.scalars(sa.select(table.c.request_number)))
-    for number, num_samples, status, retryable in connection.execute(query.order_by(requests.c.number)).all():
+    for number, num_samples, status in connection.execute(query.order_by(requests.c.number)).all():
         if (number in listed) != (num_samples > 0):
             yield f"The sample ids of request {request_id(number)} are gone, or were added."
         if number not in listed:
             continue
         row = connection.execute(sa.select(table).where(table.c.request_number == number)).one()
         if row.sample_ids is None:
-            if status not in _WITHOUT_IDS and (status != str(Status.FAILED) or retryable):
+            if Status(status) not in WITHOUT_DELETION:
                 yield f"The sample ids of request {request_id(number)} were erased, though it is {status}."
         elif hash_of_text(row.sample_ids) != row.sha256:
             yield f"The sample ids of request {request_id(number)} were changed."

@@ -1,11 +1,12 @@
-"""What people decide about a request: to withdraw, retry, extend, hold, refuse, amend or redact it."""
+"""What people decide about a request: to accept, withdraw, retry, extend, hold, refuse, amend or redact it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from logging import getLogger
 from typing import Any
+from uuid import uuid4
 
 import sqlalchemy as sa
 
@@ -14,19 +15,33 @@ from server.ledger.database import Database, LedgerUnavailable
 from server.ledger.records import (
     ACCEPTED_LOSS,
     AMENDED,
+    APPROVED,
+    ATTEMPTS_BEFORE,
     EXTENDED,
     GROUND_BEFORE,
     HELD,
     HOLD_LIFTED,
     REDACTED,
+    NewRequest,
+    as_json,
     request_number,
 )
+from server.ledger.request_store import file_request
 from server.ledger.texts import Kind
 from unlearning.errors import IllegalMove, InvalidRequest
-from unlearning.gdpr import Amendment, check_extension, check_reason, parse_ground
-from unlearning.requests import HOLDABLE_STATUSES, LEGAL_MOVES, DeletionRequest, Status
+from unlearning.gdpr import Amendment, Particulars, check_extension, check_reason, parse_ground
+from unlearning.requests import HOLDABLE_STATUSES, LEGAL_MOVES, DeletionRequest, Status, list_ids
 
 _log = getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instead:
+    """How a failed request is tried in another way, as admission has checked it; fields as in `NewRequest`."""
+
+    method: str
+    parameters: Mapping[str, Any]
+    approvals_needed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +52,35 @@ class Decisions:
     """
 
     database: Database
+
+    def accept(self, request_id: str, *, by: str, now: datetime) -> DeletionRequest:
+        """Approve a request that waits for a decision; with the last approval that it needs it is accepted.
+
+        Raises:
+            IllegalMove: it waits for no decision, or `by` has approved it and another person must.
+        """
+        with self._deciding(request_id) as (connection, request):
+            names = statements.approvers(connection, request)
+            if request.status is not Status.AWAITING:
+                if by in names:
+                    return request
+                raise IllegalMove(
+                    f"Request {request.id} is {request.status}; only one that waits for a decision can be accepted.",
+                    code="not-awaiting",
+                )
+            if by in names:
+                raise IllegalMove(
+                    f"{by!r} has accepted request {request.id} already; it needs {request.approvals_needed} different "
+                    "people.",
+                    code="accepted-before",
+                )
+            text = f"{len(names) + 1} of {request.approvals_needed} approvals"
+            request = statements.write_change(
+                connection, request, APPROVED, actor=by, now=now, detail={"text": text}
+            )
+            if len(names) + 1 < request.approvals_needed:
+                return request
+            return statements.write_move(connection, request, Status.ACCEPTED, actor=by, now=now)
 
     def cancel(self, request_id: str, *, by: str, now: datetime) -> DeletionRequest:
         """Withdraw a request that has not begun; cancelling it again changes nothing.
@@ -50,7 +94,7 @@ class Decisions:
             if Status.CANCELLED not in LEGAL_MOVES[request.status]:
                 raise IllegalMove(
                     f"Request {request.id} is {request.status}; "
-                    "only a received or scheduled request can be cancelled.",
+                    "only a request that has not begun can be cancelled.",
                     code="begun",
                 )
             return statements.write_move(
@@ -58,15 +102,21 @@ class Decisions:
             )
 
     def retry(
-        self, request_id: str, *, by: str, now: datetime, accept_score_loss: float = 0.0
+        self,
+        request_id: str,
+        *,
+        by: str,
+        now: datetime,
+        accept_score_loss: float = 0.0,
+        instead: Instead | None = None,
     ) -> DeletionRequest:
-        """Schedule a failed request again, with its attempts counted from zero.
+        """Schedule a failed request again, or file a new one for the same `instead` and return that.
 
         accept_score_loss: how many points of score the model may lose this time, whatever the settings allow; 0: no
         more than they do. The event says who accepted it.
 
         Raises:
-            IllegalMove: it has not failed, or trying again cannot help.
+            IllegalMove: it has not failed, is held, or trying the same again cannot help.
         """
         with self._deciding(request_id) as (connection, request):
             if request.status is not Status.FAILED:
@@ -74,19 +124,23 @@ class Decisions:
                     f"Request {request.id} is {request.status}; only a failed request can be retried.",
                     code="not-failed",
                 )
-            if not request.retryable:
-                raise IllegalMove(
-                    f"Request {request.id} failed permanently: {request.reason or 'no reason given'} "
-                    "File a new request with another method or other parameters.",
-                    code="not-retryable",
-                )
             statements.refuse_if_held(request)
             detail: dict[str, Any] = {}
             if accept_score_loss:
                 text = f"{by} accepts that the model loses up to {accept_score_loss:g} points of score"
                 detail = {ACCEPTED_LOSS: accept_score_loss, "text": text}
+            if instead is not None:
+                return _replace(connection, request, instead, by=by, now=now, detail=detail)
+            if not request.retryable:
+                raise IllegalMove(
+                    f"Request {request.id} failed permanently: {request.reason or 'no reason given'} "
+                    f"Try another method: flower-unlearn retry {request.id} --method NAME",
+                    code="not-retryable",
+                )
+            statements.refuse_if_undecided(connection, request)
+            detail[ATTEMPTS_BEFORE] = request.attempts
             return statements.write_move(
-                connection, request, Status.SCHEDULED, actor=by, now=now, detail=detail, attempts=0
+                connection, request, Status.SCHEDULED, actor=by, now=now, detail=detail
             )
 
     def extend(self, request_id: str, *, days: int, reason: str, by: str, now: datetime) -> DeletionRequest:
@@ -214,10 +268,16 @@ class Decisions:
                 ground=ground and str(ground),
             )
 
-    def redact(self, request_id: str, *, by: str, now: datetime) -> DeletionRequest:
-        """Erase the texts of people about a request: reference, note, reasons. Where none is left, nothing changes."""
+    def redact(
+        self, request_id: str, *, by: str, now: datetime, include_refusal: bool = False
+    ) -> DeletionRequest:
+        """Erase the texts of people about a request: reference, note, reasons. Where none is left, nothing changes.
+
+        include_refusal: also why it was refused, which proves that the person was answered (Art. 12(4) GDPR).
+        """
+        keep = () if include_refusal else (Kind.REFUSAL,)
         with self._deciding(request_id) as (connection, request):
-            erased = texts.erase(connection, request_number(request.id))
+            erased = texts.erase(connection, request_number(request.id), keep=keep)
             if erased:
                 request = statements.write_change(
                     connection, request, REDACTED, actor=by, now=now, detail={texts.ERASED: erased}
@@ -241,6 +301,49 @@ class Decisions:
                 "What was erased may still be in the database's files, because another process is reading the ledger. "
                 "Run the command again to clear it."
             )
+
+
+def _replace(
+    connection: sa.Connection,
+    request: DeletionRequest,
+    instead: Instead,
+    *,
+    by: str,
+    now: datetime,
+    detail: Mapping[str, Any],
+) -> DeletionRequest:
+    """File a request that asks for the same in another way, with the same deadline; `request` ends by it."""
+    target = statements.load_target(connection, request_number(request.id), request.target, None)
+    new = NewRequest(
+        target=target,
+        method=instead.method,
+        parameters=as_json(instead.parameters),
+        submitted_by=request.submitted_by,
+        submitted_role=request.submitted_role,
+        idempotency_key=str(uuid4()),
+        particulars=Particulars(ground=request.ground, reference=request.reference, note=request.note),
+        approvals_needed=instead.approvals_needed,
+    )
+    filed = file_request(
+        connection,
+        new,
+        (request.received_on, request.due_on),
+        now,
+        list_ids(target.sample_ids),
+        by=by,
+        detail={**detail, "replaces": request.id},
+        extension=(request.extended_days, request.extension_reason),
+    )
+    statements.write_move(
+        connection,
+        request,
+        Status.REPLACED,
+        actor=by,
+        now=now,
+        reason=f"Request {filed.id} asks for the same with {filed.method}.",
+        result={"replaced_by": filed.id},
+    )
+    return filed
 
 
 def _changed_texts(request: DeletionRequest, what: Amendment) -> dict[Kind, str]:

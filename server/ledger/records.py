@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from unlearning.errors import RequestError, RequestNotFound
 from unlearning.gdpr import NOTHING_GIVEN, Ground, Particulars
-from unlearning.requests import DeletionRequest, Status, Target
+from unlearning.requests import DeletionRequest, Outcome, Status, Target
 from unlearning.runtime.json_codec import from_plain
 
 if TYPE_CHECKING:
@@ -24,10 +24,14 @@ SUBMITTED, MOVED = "submitted", "moved"
 EXTENDED, HELD, HOLD_LIFTED = "extended", "held", "hold-lifted"
 AMENDED, REDACTED = "amended", "redacted"
 """The kinds of events of a request's deadline, its hold and its texts."""
+APPROVED = "approved"
+"""The kind of the event that one person has accepted a request."""
 GROUND_BEFORE = "ground_before"
 """Under this key the event of an amendment that changes the ground has the one before; null: there was none."""
 ACCEPTED_LOSS = "accepted_score_loss"
 """Under this key the event of a retry says how many points of score the model may lose this time."""
+ATTEMPTS_BEFORE = "attempts_before"
+"""Under this key it says how often the request had begun by then."""
 SEALED = "sealed"
 """The kind of the federation's own events, which commit to rows of other tables (`server.ledger.row_seals`)."""
 FEDERATION = "federation"
@@ -37,6 +41,8 @@ SITE = "site"
 WAITING = "waiting"
 """The fact that says whom the run waits for, in a sentence (`text`); `clients`, `since` and `until` (ISO 8601) where it
 waits for answers. Empty where it waits for nobody."""
+APPROVAL = "approval"
+"""The fact that says how many people must accept a request before it begins."""
 SITE_PROBLEMS = "site-problems"
 """The fact that says by client what is wrong with the set-up of its site."""
 LEFT_OUT = "left-out"
@@ -72,6 +78,18 @@ UNBOUNDED = Allowance()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LastRetry:
+    """What the newest retry of a request lets the model lose, in points of score, and who accepted that.
+
+    attempts_before: how often the request had begun by then.
+    """
+
+    accepted_loss: float = 0.0
+    accepted_by: str = ""
+    attempts_before: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewRequest:
     """A request as it is filed.
 
@@ -79,6 +97,8 @@ class NewRequest:
     method: empty for the one that is recommended (`server.requests.admission`). why: the reason of that, for the event.
     idempotency_key: its submitter, who files the same under it again, gets the request that it made. Those of others
         are other keys.
+    hold_reason: where it is to be held from the start, why.
+    approvals_needed: how many people must accept it before it begins; admission says so.
     """
 
     target: Target
@@ -89,6 +109,8 @@ class NewRequest:
     submitted_role: str | None = None
     idempotency_key: str
     particulars: Particulars = NOTHING_GIVEN
+    hold_reason: str = ""
+    approvals_needed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +221,7 @@ def request_of(row: sa.Row[Any], texts: Mapping[str, Any]) -> DeletionRequest:
         target=target_of(row),
         status=Status(row.status),
         ground=Ground(row.ground) if row.ground else None,
+        outcome=Outcome(row.outcome) if row.outcome else None,
         **texts,
     )
 

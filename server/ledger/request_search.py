@@ -17,7 +17,7 @@ from server.ledger import schema
 from server.ledger.records import DAY
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import SOON, one_month_after, parse_day
-from unlearning.requests import ANSWERED_STATUSES, DeletionRequest, Status
+from unlearning.requests import ANSWERED_STATUSES, DeletionRequest, Outcome, Status
 
 _requests, _texts = schema.requests, schema.request_texts
 MAX_WORDS = 5
@@ -66,6 +66,7 @@ class RequestFilter:
     """
 
     statuses: tuple[Status, ...] = ()
+    outcomes: tuple[Outcome, ...] = ()
     client_id: str = ""
     text: str = ""
     due: Due | None = None
@@ -110,6 +111,7 @@ def _conditions(wanted: RequestFilter, today: date, dialect: str) -> list[sa.Col
     given: list[tuple[Any, Callable[[], sa.ColumnElement[bool]]]] = [
         (wanted.after, lambda: _requests.c.number > wanted.after),
         (wanted.statuses, lambda: _requests.c.status.in_([str(one) for one in wanted.statuses])),
+        (wanted.outcomes, lambda: _requests.c.outcome.in_([str(one) for one in wanted.outcomes])),
         (wanted.client_id, lambda: _requests.c.client_id == wanted.client_id),
         (wanted.first, lambda: _requests.c.received_on >= wanted.first),
         (wanted.last, lambda: _requests.c.received_on <= wanted.last),

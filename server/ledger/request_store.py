@@ -1,6 +1,6 @@
 """The requests as they are filed and read."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Any
@@ -12,11 +12,14 @@ from server.ledger.database import Database
 from server.ledger.records import (
     ACCEPTED_LOSS,
     AMENDED,
+    ATTEMPTS_BEFORE,
     DAY,
+    HELD,
     SUBMITTED,
     TARGET_FIELDS,
     UNBOUNDED,
     Allowance,
+    LastRetry,
     LimitExceeded,
     NewRequest,
     as_json,
@@ -25,6 +28,7 @@ from server.ledger.records import (
     request_number,
 )
 from server.ledger.request_search import RequestFilter, RequestPage
+from server.ledger.texts import Kind
 from unlearning.errors import ConflictingRequest, IllegalMove
 from unlearning.gdpr import SOON, Particulars
 from unlearning.pseudonyms import SubjectKeys
@@ -70,17 +74,8 @@ class Requests:
                 _refuse_another(connection, known, new, listed)
                 return known
             _refuse_if_over(connection, new, allowance, now)
-            row = insert_row(connection, new, days, now, listed)
-            written = {kind: getattr(new.particulars, kind) for kind in texts.OF_FILERS}
-            last_round = connection.scalar(sa.select(sa.func.max(schema.rounds.c.sequence))) or 0
-            detail = {
-                "last_round_sequence": last_round,  # where watching the rounds begins
-                **({"reason": f"{new.method}: {new.why}"} if new.why else {}),
-                **texts.write(connection, row.number, written),
-                row_seals.REQUEST_SHA256: row_seals.request_hash(connection, row),
-            }
-            chain.append(connection, row.number, SUBMITTED, actor=new.submitted_by, detail=detail, now=now)
-            return statements.request_in(connection, row)
+            why = {"reason": f"{new.method}: {new.why}"} if new.why else {}
+            return file_request(connection, new, days, now, listed, by=new.submitted_by, detail=why)
 
     def get(self, request_id: str) -> DeletionRequest:
         """Return the request with this id.
@@ -149,18 +144,23 @@ class Requests:
         by_number = {request_number(request.id): request for request in found}
         return RequestPage(tuple(by_number[number] for number in numbers), total)
 
-    def accepted_loss(self, request_id: str) -> tuple[float, str]:
-        """Return how many points of score the request's last retry lets the model lose, and who accepted it."""
+    def last_retry(self, request_id: str) -> LastRetry:
+        """Return what a request's newest retry says, or of one that was filed in another's place its filing."""
         events = schema.events
         retried = (events.c.request_number == request_number(request_id)) & (
-            events.c.from_status == str(Status.FAILED)
+            (events.c.from_status == str(Status.FAILED)) | (events.c.kind == SUBMITTED)
         )
         query = sa.select(events.c.detail, events.c.actor).where(retried).order_by(events.c.sequence.desc())
         with self.database.reading() as connection:
-            row = connection.execute(query.limit(1)).one_or_none()
-        return (0.0, "") if row is None else (float(row.detail.get(ACCEPTED_LOSS, 0.0)), row.actor)
+            detail, actor = connection.execute(query.limit(1)).one()
+        loss = float(detail.get(ACCEPTED_LOSS, 0.0))
+        return LastRetry(
+            accepted_loss=loss,
+            accepted_by=actor if loss else "",
+            attempts_before=detail.get(ATTEMPTS_BEFORE, 0),
+        )
 
-    def text_commitment(self, request_id: str, kind: texts.Kind) -> str | None:
+    def text_commitment(self, request_id: str, kind: Kind) -> str | None:
         """Return the salted hash of a request's newest text of this kind; None where there never was one."""
         with self.database.reading() as connection:
             return texts.digest_of(connection, request_id, kind)
@@ -189,7 +189,8 @@ def _refuse_another(connection: sa.Connection, known: DeletionRequest, new: NewR
     """Refuse a new request under a key that has made another one."""
     asked = (known.target, known.method, known.parameters)
     if (
-        asked == (new.target.without_ids(), new.method, new.parameters)
+        (known.is_held or not new.hold_reason)
+        and asked == (new.target.without_ids(), new.method, new.parameters)
         and _says_same(connection, known, new.particulars)
         and statements.names_same(connection, request_number(known.id), listed)
     ):
@@ -219,8 +220,50 @@ def _says_same(connection: sa.Connection, known: DeletionRequest, given: Particu
     return given == written
 
 
+def file_request(
+    connection: sa.Connection,
+    new: NewRequest,
+    days: tuple[date, date],
+    now: datetime,
+    listed: str,
+    *,
+    by: str,
+    detail: Mapping[str, Any] | None = None,
+    extension: tuple[int, str] = (0, ""),
+) -> DeletionRequest:
+    """Write a new request down: filed, held where it is to be, and waiting where people decide before it begins.
+
+    days, listed: as `insert_row` takes them. by: who files it. extension: the days and the reason of a deadline that
+        was extended already.
+    """
+    row = insert_row(connection, new, days, now, listed, extended_days=extension[0])
+    written = {kind: getattr(new.particulars, kind) for kind in texts.OF_FILERS}
+    last_round = connection.scalar(sa.select(sa.func.max(schema.rounds.c.sequence))) or 0
+    said = {
+        **(detail or {}),
+        "last_round_sequence": last_round,  # where watching the rounds begins
+        **texts.write(connection, row.number, written | {Kind.EXTENSION: extension[1]}),
+        row_seals.REQUEST_SHA256: row_seals.request_hash(connection, row),
+    }
+    chain.append(connection, row.number, SUBMITTED, actor=by, detail=said, now=now)
+    filed = statements.request_in(connection, row)
+    if new.approvals_needed:
+        filed = statements.write_move(connection, filed, Status.AWAITING, actor=row_seals.ACTOR, now=now)
+    if new.hold_reason:
+        reason = {Kind.HOLD: new.hold_reason}
+        filed = statements.write_change(
+            connection, filed, HELD, actor=by, now=now, written=reason, is_held=True
+        )
+    return filed
+
+
 def insert_row(
-    connection: sa.Connection, new: NewRequest, days: tuple[date, date], now: datetime, listed: str = ""
+    connection: sa.Connection,
+    new: NewRequest,
+    days: tuple[date, date],
+    now: datetime,
+    listed: str = "",
+    extended_days: int = 0,
 ) -> sa.Row[Any]:
     """Write a new request and the list of its ids; return its row. days: of its receipt, and of its deadline."""
     values = columns_of(
@@ -234,6 +277,7 @@ def insert_row(
         updated_at=now,
         received_on=days[0],
         due_on=days[1],
+        extended_days=extended_days,
     )
     row = connection.execute(sa.insert(_requests).values(values).returning(*_requests.c)).one()
     if new.target.sample_ids:

@@ -55,7 +55,9 @@ requests = sa.Table(
     sa.Column("status", sa.String(20), nullable=False),
     sa.Column("reason", sa.Text, nullable=False, default=""),
     sa.Column("retryable", sa.Boolean, nullable=False, default=False),
+    sa.Column("approvals_needed", sa.Integer, nullable=False, default=0),
     sa.Column("attempts", sa.Integer, nullable=False, default=0),
+    sa.Column("outcome", sa.String(20), nullable=True),  # requests.Outcome; null before it is completed
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("updated_at", UtcDateTime, nullable=False, index=True),
     sa.Column("result", sa.JSON, nullable=False, default={}),

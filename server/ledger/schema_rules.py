@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 import sqlalchemy as sa
 
 from server.ledger import schema
-from unlearning.requests import LEGAL_MOVES, Status
+from server.ledger.records import APPROVED
+from unlearning.requests import LEGAL_MOVES, WITHOUT_DELETION, Status
 
-WITHOUT_DELETION = ", ".join(f"'{status}'" for status in (Status.CANCELLED, Status.FAILED, Status.REFUSED))
 APPEND_ONLY = {
     "events": "sequence = NEW.sequence OR previous_hash = NEW.previous_hash",
     "exclusions": "request_number = NEW.request_number",
@@ -21,7 +21,7 @@ APPEND_ONLY = {
 """The tables whose rows never change, each with the condition that a row is there already."""
 IMMUTABLE = (
     *("number", "idempotency_key", "client_id", "method", "submitted_by", "submitted_role"),
-    *("created_at", "num_samples", "received_on"),
+    *("created_at", "num_samples", "received_on", "approvals_needed"),
 )
 IMMUTABLE_JSON = ("target", "parameters")
 
@@ -30,13 +30,14 @@ NO_SUCH_MOVE = (
     "NOT EXISTS (SELECT 1 FROM legal_moves WHERE from_status = OLD.status AND to_status = NEW.status)"
 )
 HAS_ENDED = (
-    f"EXISTS (SELECT 1 FROM requests WHERE number = OLD.request_number AND status IN ({WITHOUT_DELETION}))"
+    "EXISTS (SELECT 1 FROM requests WHERE number = OLD.request_number AND status IN "
+    f"({', '.join(sorted(repr(str(status)) for status in WITHOUT_DELETION))}))"
 )
 ASKED_FOR_STAYS = "what a request asks for never changes"
 SAMPLES_STAY = "the ids of samples never change"
 TEXTS_STAY = "what was written is erased, not changed"
 # {due_on}: how each database writes the day that the extension gives.
-DEADLINE_RULES = {
+CHANGE_RULES = {
     "requests_extended_once": (
         "NEW.extended_days <> OLD.extended_days AND (OLD.extended_days <> 0 OR NEW.extended_days NOT BETWEEN 1 AND 60)",
         "a deadline is extended once, by 1 to 60 days",
@@ -48,6 +49,17 @@ DEADLINE_RULES = {
     "requests_held_wait": (
         "NEW.is_held AND NEW.status <> OLD.status AND NEW.status IN ('scheduled', 'unlearning')",
         "a request that is held does not begin",
+    ),
+    "requests_approved": (
+        "NEW.status <> OLD.status AND NEW.status IN ('accepted', 'scheduled', 'unlearning') AND "
+        "(SELECT COUNT(DISTINCT actor) FROM events WHERE request_number = NEW.number "
+        f"AND kind = '{APPROVED}') < NEW.approvals_needed",
+        "a request begins once enough people have accepted it",
+    ),
+    "requests_outcome_once": (
+        "COALESCE(NEW.outcome, '') <> COALESCE(OLD.outcome, '') AND "
+        f"(OLD.status = '{Status.COMPLETED}' OR NEW.status <> '{Status.COMPLETED}')",
+        "an outcome comes with the completion",
     ),
 }
 
@@ -117,7 +129,7 @@ def _sqlite_rules_of_requests() -> Iterator[str]:
     changed = " OR ".join(f"OLD.{column} IS NOT NEW.{column}" for column in (*IMMUTABLE, *IMMUTABLE_JSON))
     yield _refuse("requests_immutable", "UPDATE ON requests", changed, ASKED_FOR_STAYS)
     due_on = "date(OLD.due_on, (NEW.extended_days - OLD.extended_days) || ' days')"
-    for name, (condition, message) in DEADLINE_RULES.items():
+    for name, (condition, message) in CHANGE_RULES.items():
         yield _refuse(name, "UPDATE ON requests", condition.format(due_on=due_on), message)
 
 
@@ -166,7 +178,7 @@ def _postgresql_rules() -> Iterator[str]:
         {
             NO_SUCH_MOVE: "illegal move of a request",
             " OR ".join(changed): ASKED_FOR_STAYS,
-            **{rule.format(due_on=due_on): message for rule, message in DEADLINE_RULES.values()},
+            **{rule.format(due_on=due_on): message for rule, message in CHANGE_RULES.values()},
         },
     )
     given_back = f"{_is_same(('request_number', 'sha256'), '=')} AND NEW.sample_ids IS NULL AND {HAS_ENDED}"

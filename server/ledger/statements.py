@@ -9,12 +9,19 @@ from typing import Any
 import sqlalchemy as sa
 
 from server.ledger import chain, row_seals, schema, texts
-from server.ledger.records import MOVED, no_such_request, request_number
+from server.ledger.records import APPROVED, MOVED, no_such_request, request_number
 from unlearning.errors import IllegalMove
 from unlearning.pseudonyms import SubjectKeys
-from unlearning.requests import DeletionRequest, Granularity, Status, Target, hash_of_text
+from unlearning.requests import (
+    WITHOUT_DELETION,
+    DeletionRequest,
+    Granularity,
+    Status,
+    Target,
+    hash_of_text,
+)
 
-_requests, _samples = schema.requests, schema.request_samples
+_requests, _samples, _events = schema.requests, schema.request_samples, schema.events
 
 
 def get(connection: sa.Connection, identifier: str) -> DeletionRequest:
@@ -49,6 +56,27 @@ def refuse_if_held(request: DeletionRequest) -> None:
         )
 
 
+def refuse_if_undecided(connection: sa.Connection, request: DeletionRequest) -> None:
+    """Refuse to go on with a request that too few people have accepted; a rule of the database says the same.
+
+    Raises:
+        IllegalMove: more must.
+    """
+    given = len(approvers(connection, request))
+    if given < request.approvals_needed:
+        raise IllegalMove(
+            f"Request {request.id} needs {request.approvals_needed} approval(s) and has {given}. "
+            f"An officer accepts it: flower-unlearn accept {request.id}",
+            code="undecided",
+        )
+
+
+def approvers(connection: sa.Connection, request: DeletionRequest) -> set[str]:
+    """Return the names of the people who have accepted a request."""
+    mine = _events.c.request_number == request_number(request.id)
+    return set(connection.scalars(sa.select(_events.c.actor).where(mine, _events.c.kind == APPROVED)))
+
+
 def write_move(
     connection: sa.Connection,
     request: DeletionRequest,
@@ -63,7 +91,7 @@ def write_move(
 ) -> DeletionRequest:
     """Change the status and record it; `changes` are further columns of the request.
 
-    Of a request that has ended without a deletion the sample ids are erased; their number and hash stay.
+    The sample ids of a request that ends without a deletion are erased; their number and hash stay.
     """
     values = {"status": str(to), "reason": reason, "retryable": False, **changes}
     said = {**(detail or {}), **({"reason": reason} if reason else {})}
@@ -78,7 +106,7 @@ def write_move(
         move=(request.status, to),
         **values,
     )
-    if to in (Status.CANCELLED, Status.REFUSED) or (to is Status.FAILED and not moved.retryable):
+    if to in WITHOUT_DELETION:
         connection.execute(
             sa.update(_samples)
             .where(_samples.c.request_number == request_number(request.id))

@@ -8,6 +8,7 @@ token, and is stopped by `Fenced` before it changes anything.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from logging import getLogger
 from typing import Any
 
 import sqlalchemy as sa
@@ -25,6 +26,7 @@ from unlearning.pseudonyms import SubjectKeys
 from unlearning.requests import Exclusions, Target
 from unlearning.untrusted import as_line
 
+_log = getLogger(__name__)
 _requests = schema.requests
 SUBJECT_KEY = "subject-key"
 """The fact that says with which key the ledger's sample ids are hashed."""
@@ -197,6 +199,12 @@ class Ledger:
                 written = connection.execute(insert, rows).all()
                 written = sorted(written, key=lambda row: row.sequence)
                 row_seals.seal_rows(connection, schema.refusals, written, rows[-1]["at"])
+        for row in rows:
+            _log.info(
+                "Refused: %s of %s: %s",
+                *(row["call"], row["caller"] or "an unknown caller", row["reason"]),
+                extra={"event": "refused", "call": row["call"], "by": row["caller"], "role": row["role"]},
+            )
 
     def refusals(self, *, after: int = 0, limit: int = 1000, caller: str | None = None) -> list[Refusal]:
         """Return the newest `limit` refusals with a sequence number above `after`, in order; of one caller if given."""

@@ -62,9 +62,10 @@ def write(connection: sa.Connection, number: int, texts: Mapping[Kind, str]) -> 
     return {TEXTS: named} if named else {}
 
 
-def erase(connection: sa.Connection, number: int) -> list[int]:
-    """Erase all texts of request `number` that are left; return their numbers."""
-    mine = (_table.c.request_number == number) & _table.c.text.is_not(None)
+def erase(connection: sa.Connection, number: int, *, keep: Iterable[Kind] = ()) -> list[int]:
+    """Erase all texts of request `number` that are left, but for kinds to keep; return their numbers."""
+    kept = [str(kind) for kind in keep]
+    mine = (_table.c.request_number == number) & _table.c.text.is_not(None) & _table.c.kind.not_in(kept)
     erased = connection.scalars(sa.select(_table.c.number).where(mine).order_by(_table.c.number)).all()
     connection.execute(sa.update(_table).where(mine).values(salt=None, text=None))
     return list(erased)

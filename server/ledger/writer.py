@@ -12,7 +12,7 @@ from server.ledger import chain, row_seals, schema, statements
 from server.ledger.database import Database
 from server.ledger.records import ClientRecord, RoundRecord, as_json, columns_of, request_number, round_of
 from unlearning.errors import Fenced, IllegalMove
-from unlearning.requests import LEGAL_MOVES, DeletionRequest, Status
+from unlearning.requests import LEGAL_MOVES, DeletionRequest, Outcome, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +41,17 @@ class LedgerWriter:
         retryable: bool = False,
         detail: Mapping[str, Any] | None = None,
         result: Mapping[str, Any] | None = None,
+        outcome: Outcome | None = None,
     ) -> DeletionRequest:
         """Move a request to its next state; where it is already there, nothing changes.
 
         recovering → verifying also excludes the target permanently, in the same transaction;
-        the move to unlearning counts an attempt. `retryable` goes with failed, `result` with completed.
+        the move to unlearning counts an attempt. `retryable` goes with failed, `result` and `outcome` with
+        completed.
 
         Raises:
             RequestNotFound: there is no such request.
-            IllegalMove: the request's state does not allow this move, or it is held.
+            IllegalMove: the request's state does not allow this move, it is held, or too few people have accepted it.
         """
         now = self.now()
         with self._writing() as (connection, holder):
@@ -62,6 +64,8 @@ class LedgerWriter:
                 )
             if to in (Status.SCHEDULED, Status.UNLEARNING):
                 statements.refuse_if_held(request)
+            if to is Status.SCHEDULED:
+                statements.refuse_if_undecided(connection, request)
             changes: dict[str, Any] = {"retryable": retryable and to is Status.FAILED}
             if to is Status.UNLEARNING:
                 changes["attempts"] = request.attempts + 1
@@ -70,6 +74,8 @@ class LedgerWriter:
                 connection.execute(sa.insert(schema.exclusions).values(excluded))
             if result is not None:
                 changes["result"] = as_json(result)
+            if outcome is not None:
+                changes["outcome"] = str(outcome)
             return statements.write_move(
                 connection, request, to, actor=holder, now=now, reason=reason, detail=detail, **changes
             )

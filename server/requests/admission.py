@@ -8,13 +8,15 @@ because a federation can change while a request waits.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from logging import getLogger
 from typing import Any
 from uuid import uuid4
 
-from server.ledger import FEDERATION, UNBOUNDED, Allowance, Ledger, NewRequest
+from server.ledger import APPROVAL, FEDERATION, UNBOUNDED, Allowance, Ledger, NewRequest
 from server.requests.privacy_budget import check_budget
 from server.requests.recommending import recommend, safest_first, waits_for
 from unlearning.errors import InvalidRequest, RequestError, UnknownClient
+from unlearning.gdpr import check_reason
 from unlearning.methods.eligibility import FederationProfile, check_eligible
 from unlearning.methods.method import Method
 from unlearning.methods.preparation import Preparation
@@ -24,6 +26,7 @@ from unlearning.pseudonyms import PREFIX, is_keyed, names_of
 from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Target
 from unlearning.runtime.json_codec import from_plain
 
+_log = getLogger(__name__)
 # How many ids an error message lists; a federation may have thousands of clients.
 _SHOWN = 20
 
@@ -44,7 +47,7 @@ def admit(
     by_operator: whether an operator files it, who may choose parameters beyond the method's safe ranges.
 
     Raises:
-        InvalidRequest: a parameter, the key or the submitter's name is malformed, or beyond the safe range.
+        InvalidRequest: a parameter, the key, a reason or the submitter's name is malformed, or beyond the safe range.
         UnknownMethod: there is no such method.
         UnsupportedRequest: the method does not work at this granularity, or not in this federation.
         UnknownClient: the federation has no such client.
@@ -62,17 +65,45 @@ def admit(
     if not new.method:
         new = _with_method(ledger, new, target, known)
     method, complete = _resolve(target, new.method, new.parameters, by_operator=by_operator)
+    approvals = 0
     if known is None:
         _check_client(ledger, target)
         if not ledger.answers(target):
             _check_eligible(ledger, target, method, complete)
-    return ledger.requests.submit(
-        replace(new, target=target, parameters=complete), now=now, allowance=allowance
+            approvals = approvals_needed(ledger)
+    complete_request = replace(
+        new,
+        target=target,
+        parameters=complete,
+        hold_reason=new.hold_reason and check_reason("a hold", new.hold_reason),
+        approvals_needed=approvals,
     )
+    filed = ledger.requests.submit(complete_request, now=now, allowance=allowance)
+    if known is None:
+        _log.info(
+            "Request %s is filed by %s: forget %s with %s",
+            *(filed.id, filed.submitted_by, filed.target.describe(), filed.method),
+            extra={
+                "event": "filed",
+                "request": filed.id,
+                "by": filed.submitted_by,
+                "role": filed.submitted_role,
+                "status": filed.status,
+                "due_on": filed.due_on,
+            },
+        )
+    return filed
 
 
-def check_admissible(ledger: Ledger, target: Target, *, method: str, parameters: Mapping[str, Any]) -> None:
-    """Refuse what `admit` would refuse, but for idempotency keys.
+def approvals_needed(ledger: Ledger) -> int:
+    """Return how many people must accept a request that is filed now, before it begins."""
+    return int(ledger.facts().get(APPROVAL, 0))
+
+
+def check_admissible(
+    ledger: Ledger, target: Target, *, method: str, parameters: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Refuse what `admit` would refuse, but for idempotency keys; return all the method's parameters.
 
     Raises:
         InvalidRequest: a parameter is malformed.
@@ -83,6 +114,7 @@ def check_admissible(ledger: Ledger, target: Target, *, method: str, parameters:
     found, complete = _resolve(target, method, parameters, by_operator=True)  # its filer was checked then
     _check_client(ledger, target)
     _check_eligible(ledger, target, found, complete)
+    return complete
 
 
 def _resolve(

@@ -1,13 +1,14 @@
 """Who calls, and what each role may call.
 
-Identity comes from the caller's certificate alone: its common name (CN) is the name, its one
-organisational unit (OU) the role. Over HTTP a token takes its place (server/service/tokens.py). On loopback
-without mutual TLS there is no certificate; every local user is then an operator under the name that they give.
+Identity comes from the caller's certificate alone: its common name (CN) is the name, its organisational units (OU)
+the roles. Over HTTP a token takes its place (server/service/tokens.py). On loopback without mutual TLS there is no
+certificate; every local user is then operator and officer under the name that they give.
 
 | role     | may                                                                              |
 |----------|----------------------------------------------------------------------------------|
-| operator | call everything                                                                  |
-| officer  | read everything: requests, reports, clients, refusals, the check of the ledger   |
+| operator | read everything, file, cancel and retry                                          |
+| officer  | read everything, file, cancel, and decide: accept, refuse, hold, extend, ...     |
+| auditor  | read everything                                                                  |
 | client   | file, follow and cancel requests about the client whose id is its common name    |
 """
 
@@ -33,8 +34,8 @@ LOCAL = "local"
 class Caller:
     """The caller: a name, a role (None where the certificate carries none), and whether a certificate says so.
 
-    credential: what proves it, `certificate` or `token`. may_erase_clients: a right that a token can lack.
-    is_sandbox: what it asks for changes nothing.
+    credential: what proves it, `certificate` or `token`. also: further roles; `role` is the one that is written down.
+    may_erase_clients: a right that a token can lack. is_sandbox: what it asks for changes nothing.
     """
 
     name: str
@@ -42,8 +43,18 @@ class Caller:
     certified: bool = True
     problem: str = ""
     credential: str = "certificate"
+    also: frozenset[Role] = frozenset()
     may_erase_clients: bool = True
     is_sandbox: bool = False
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """All roles of the caller."""
+        return tuple(role for role in Role if role is self.role or role in self.also)
+
+    def may(self, call: str) -> bool:
+        """Return whether one of the roles may make a call."""
+        return call in CALLS and not CALLS[call].roles.isdisjoint(self.roles)
 
     @property
     def is_client(self) -> bool:
@@ -53,7 +64,7 @@ class Caller:
     @property
     def is_operator(self) -> bool:
         """Whether the caller runs the federation."""
-        return self.role is Role.OPERATOR
+        return Role.OPERATOR in self.roles
 
     def submitter_name(self, declared: str) -> str:
         """Return the name under which the caller files: that of the credential, or without one the declared name.
@@ -74,7 +85,12 @@ def caller_of(context: "grpc.aio.ServicerContext[bytes, bytes]", *, certificates
         return caller_of_certificate(certificates[0])
     if certificates_required:
         return Caller("", None, problem="The call came without a certificate.")
-    return Caller(LOCAL, Role.OPERATOR, certified=False)
+    return local_caller(LOCAL)
+
+
+def local_caller(name: str) -> Caller:
+    """Return the caller on this machine where there are no certificates."""
+    return Caller(name, Role.OPERATOR, certified=False, also=frozenset({Role.OFFICER}))
 
 
 @lru_cache(maxsize=1024)
@@ -90,16 +106,18 @@ def caller_of_certificate(pem: bytes) -> Caller:
         return Caller(
             "", None, problem=f"The certificate must have one well-formed common name, it has {len(names)}."
         )
-    if len(units) != 1 or units[0] not in set(Role):
+    roles = [role for role in Role if role in units]
+    is_mixed = Role.CLIENT in roles and len(roles) > 1
+    if not roles or len(roles) < len(units) or is_mixed:
         got = ", ".join(repr(unit[:40]) for unit in units[:3]) or "none"
-        roles = ", ".join(Role)
+        known = ", ".join(Role)
         return Caller(
             names[0],
             None,
             problem=f"The certificate of {names[0]!r} carries no role: "
-            f"its organisational unit (OU) must be one of {roles}; got {got}.",
+            f"its organisational units (OU) must be among {known}, client alone; got {got}.",
         )
-    return Caller(names[0], Role(units[0]))
+    return Caller(names[0], roles[0], also=frozenset(roles[1:]))
 
 
 def is_name(text: str) -> bool:
@@ -118,12 +136,14 @@ def authorise(caller: Caller, call: str) -> None:
         raise NotAuthenticated(
             f"{caller.problem} Ask the federation's operator for a {caller.credential} with a role."
         )
-    allowed = CALLS[call].roles if call in CALLS else frozenset()
-    if caller.role not in allowed:
-        who = " or ".join(f"an {role}" if role[0] == "o" else f"a {role}" for role in Role if role in allowed)
+    if not caller.may(call):
+        allowed = CALLS[call].roles if call in CALLS else frozenset()
+        who = " or ".join(
+            f"an {role}" if role[0] in "ao" else f"a {role}" for role in Role if role in allowed
+        )
         raise AccessDenied(
-            f"{call} is for {who or 'no role'}; {caller.name!r} is {caller.role} by its {caller.credential}. "
-            "Ask a person with that role.",
+            f"{call} is for {who or 'no role'}; {caller.name!r} is {' and '.join(caller.roles)} by its "
+            f"{caller.credential}. Ask a person with that role.",
             code="role",
             call=call,
         )

@@ -18,17 +18,17 @@ from unlearning.requests import Target
 
 
 class Role(StrEnum):
-    """The roles that a certificate's organisational unit may name."""
+    """The roles that a certificate's organisational units may name."""
 
     OPERATOR = "operator"
     OFFICER = "officer"
+    AUDITOR = "auditor"
     CLIENT = "client"
 
 
 _ALL = frozenset(Role)
-_READERS = frozenset({Role.OPERATOR, Role.OFFICER})
-_FILERS = frozenset({Role.OPERATOR, Role.CLIENT})
-_OPERATORS = frozenset({Role.OPERATOR})
+_READERS = _ALL - {Role.CLIENT}
+_FILERS = _ALL - {Role.AUDITOR}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Verb:
     """
 
     help: str
-    roles: frozenset[Role] = _OPERATORS
+    roles: frozenset[Role] = frozenset({Role.OFFICER})
     values: Mapping[str, Value] = field(default_factory=dict)
     confirm: str = ""
 
@@ -116,9 +116,13 @@ def _check_points(points: float) -> float:
 
 
 VERBS: Mapping[str, Verb] = {
+    "accept": Verb(
+        help="Approve a request that waits for a decision, so that it begins; where two people decide, the second does."
+    ),
     "cancel": Verb(help="Withdraw a request that has not begun.", roles=_FILERS),
     "retry": Verb(
-        help="Try a failed request again.",
+        help="Try a failed request again, or file a new one in its place that asks for the same in another way.",
+        roles=frozenset({Role.OPERATOR}),
         values={
             "accept_score_loss": Value(
                 kind=float,
@@ -128,7 +132,14 @@ VERBS: Mapping[str, Verb] = {
                 metavar="POINTS",
                 at_most=100,
                 check=_check_points,
-            )
+            ),
+            "method": Value(kind=str, help="Another method, in a new request.", default=""),
+            "parameters": Value(
+                kind=dict,
+                help="A parameter of the method, in a new request.",
+                default=None,
+                metavar="NAME=VALUE",
+            ),
         },
     ),
     "extend": Verb(
@@ -166,8 +177,15 @@ VERBS: Mapping[str, Verb] = {
         },
     ),
     "redact": Verb(
-        help="Erase a request's reference, note and reasons permanently; all else of the ledger stays and still "
-        "verifies.",
+        help="Erase a request's reference, note and reasons permanently, but why it was refused; all else of the "
+        "ledger stays and still verifies.",
+        values={
+            "include_refusal": Value(
+                kind=bool,
+                help="Erase why it was refused too: the proof that the person was answered (Art. 12(4) GDPR).",
+                default=False,
+            )
+        },
         confirm="Erase reference, note and reasons of {} permanently?",
     ),
 }

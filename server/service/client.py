@@ -19,7 +19,7 @@ from server.service.calls import (
     MethodDescription,
     Report,
 )
-from server.service.convert import from_message, to_message
+from server.service.convert import from_message, message_of, to_message
 from server.service.statuses import ServiceUnavailable, error_of
 from strategies.tls_files import TlsFiles, is_loopback
 from unlearning.gdpr import NOTHING_GIVEN, Particulars
@@ -93,6 +93,7 @@ class DeletionClient:
         submitted_by: str = "",
         idempotency_key: str = "",
         particulars: Particulars = NOTHING_GIVEN,
+        hold_reason: str = "",
     ) -> DeletionRequest:
         """File a request; it is durable when this returns. A long list of samples goes in parts.
 
@@ -105,6 +106,7 @@ class DeletionClient:
             submitted_by=submitted_by,
             idempotency_key=idempotency_key,
             particulars=particulars,
+            hold_reason=hold_reason,
         )
         message = to_message(pb.SubmitRequestRequest, new)
         ids = list(message.target.sample_ids)
@@ -132,7 +134,7 @@ class DeletionClient:
         Raises:
             InvalidRequest: a value is missing, is not the verb's, or cannot be.
         """
-        message = pb.ChangeRequest(request_id=request_id, by=by, **VERBS[verb].check(values))
+        message = message_of(pb.ChangeRequest, request_id=request_id, by=by, **VERBS[verb].check(values))
         return from_message(DeletionRequest, self._call(f"{verb.capitalize()}Request", message))
 
     def get(self, request_id: str) -> DeletionRequest:

@@ -74,13 +74,28 @@ def from_message(kind: type[_Read], message: Message, **given: Any) -> _Read:
 
 
 def arguments_of(message: Message) -> dict[str, Any]:
-    """Return the fields of a message by their names, without those that are absent."""
-    return {
-        field.name: tuple(value) if field.is_repeated else value
-        for field in message.DESCRIPTOR.fields
-        if not field.has_presence or message.HasField(field.name)
-        for value in [getattr(message, field.name)]
-    }
+    """Return the fields of a message by their names, without those that are absent.
+
+    Raises:
+        InvalidRequest: a field that holds a JSON object holds something else.
+    """
+    found: dict[str, Any] = {}
+    for known in message.DESCRIPTOR.fields:
+        if known.has_presence and not message.HasField(known.name):
+            continue
+        name, value = known.name.removesuffix("_json"), getattr(message, known.name)
+        if name != known.name:
+            value = parse_object(name, value)
+        found[name] = tuple(value) if known.is_repeated else value
+    return found
+
+
+def message_of(kind: type[_Sent], **values: Any) -> _Sent:
+    """Return the message of this kind whose fields have these values."""
+    message = kind()
+    for name, value in values.items():
+        _set(message, name, value)
+    return message
 
 
 def parse_object(name: str, text: str) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ class Target(_message.Message):
     def __init__(self, granularity: _Optional[str] = ..., client_id: _Optional[str] = ..., sample_ids: _Optional[_Iterable[str]] = ..., class_label: _Optional[int] = ..., num_samples: _Optional[int] = ...) -> None: ...
 
 class DeletionRequest(_message.Message):
-    __slots__ = ("id", "idempotency_key", "target", "method", "parameters_json", "submitted_by", "status", "reason", "retryable", "attempts", "created_at", "updated_at", "result_json", "submitted_role", "received_on", "due_on", "extended_days", "ground", "is_held", "reference", "note", "extension_reason", "hold_reason", "refusal_reason", "is_redacted")
+    __slots__ = ("id", "idempotency_key", "target", "method", "parameters_json", "submitted_by", "status", "reason", "retryable", "attempts", "created_at", "updated_at", "result_json", "submitted_role", "received_on", "due_on", "extended_days", "ground", "is_held", "reference", "note", "extension_reason", "hold_reason", "refusal_reason", "is_redacted", "approvals_needed", "outcome")
     ID_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +50,8 @@ class DeletionRequest(_message.Message):
     HOLD_REASON_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_REASON_FIELD_NUMBER: _ClassVar[int]
     IS_REDACTED_FIELD_NUMBER: _ClassVar[int]
+    APPROVALS_NEEDED_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
     id: str
     idempotency_key: str
     target: Target
@@ -75,10 +77,12 @@ class DeletionRequest(_message.Message):
     hold_reason: str
     refusal_reason: str
     is_redacted: bool
-    def __init__(self, id: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., target: _Optional[_Union[Target, _Mapping]] = ..., method: _Optional[str] = ..., parameters_json: _Optional[str] = ..., submitted_by: _Optional[str] = ..., status: _Optional[str] = ..., reason: _Optional[str] = ..., retryable: _Optional[bool] = ..., attempts: _Optional[int] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., result_json: _Optional[str] = ..., submitted_role: _Optional[str] = ..., received_on: _Optional[str] = ..., due_on: _Optional[str] = ..., extended_days: _Optional[int] = ..., ground: _Optional[str] = ..., is_held: _Optional[bool] = ..., reference: _Optional[str] = ..., note: _Optional[str] = ..., extension_reason: _Optional[str] = ..., hold_reason: _Optional[str] = ..., refusal_reason: _Optional[str] = ..., is_redacted: _Optional[bool] = ...) -> None: ...
+    approvals_needed: int
+    outcome: str
+    def __init__(self, id: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., target: _Optional[_Union[Target, _Mapping]] = ..., method: _Optional[str] = ..., parameters_json: _Optional[str] = ..., submitted_by: _Optional[str] = ..., status: _Optional[str] = ..., reason: _Optional[str] = ..., retryable: _Optional[bool] = ..., attempts: _Optional[int] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., result_json: _Optional[str] = ..., submitted_role: _Optional[str] = ..., received_on: _Optional[str] = ..., due_on: _Optional[str] = ..., extended_days: _Optional[int] = ..., ground: _Optional[str] = ..., is_held: _Optional[bool] = ..., reference: _Optional[str] = ..., note: _Optional[str] = ..., extension_reason: _Optional[str] = ..., hold_reason: _Optional[str] = ..., refusal_reason: _Optional[str] = ..., is_redacted: _Optional[bool] = ..., approvals_needed: _Optional[int] = ..., outcome: _Optional[str] = ...) -> None: ...
 
 class SubmitRequestRequest(_message.Message):
-    __slots__ = ("target", "method", "parameters_json", "idempotency_key", "submitted_by", "received_on", "due_on", "ground", "reference", "note")
+    __slots__ = ("target", "method", "parameters_json", "idempotency_key", "submitted_by", "received_on", "due_on", "ground", "reference", "note", "hold_reason")
     TARGET_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +93,7 @@ class SubmitRequestRequest(_message.Message):
     GROUND_FIELD_NUMBER: _ClassVar[int]
     REFERENCE_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
+    HOLD_REASON_FIELD_NUMBER: _ClassVar[int]
     target: Target
     method: str
     parameters_json: str
@@ -99,7 +104,8 @@ class SubmitRequestRequest(_message.Message):
     ground: str
     reference: str
     note: str
-    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., method: _Optional[str] = ..., parameters_json: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., submitted_by: _Optional[str] = ..., received_on: _Optional[str] = ..., due_on: _Optional[str] = ..., ground: _Optional[str] = ..., reference: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
+    hold_reason: str
+    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., method: _Optional[str] = ..., parameters_json: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., submitted_by: _Optional[str] = ..., received_on: _Optional[str] = ..., due_on: _Optional[str] = ..., ground: _Optional[str] = ..., reference: _Optional[str] = ..., note: _Optional[str] = ..., hold_reason: _Optional[str] = ...) -> None: ...
 
 class SubmitSamplesRequest(_message.Message):
     __slots__ = ("request", "more")
@@ -122,7 +128,7 @@ class GetRequestRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
 
 class ListRequestsRequest(_message.Message):
-    __slots__ = ("statuses", "client_id", "after", "text", "due", "held", "first", "last", "since", "order", "descending", "offset", "limit")
+    __slots__ = ("statuses", "client_id", "after", "text", "due", "held", "first", "last", "since", "order", "descending", "offset", "limit", "outcomes")
     STATUSES_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +142,7 @@ class ListRequestsRequest(_message.Message):
     DESCENDING_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     statuses: _containers.RepeatedScalarFieldContainer[str]
     client_id: str
     after: int
@@ -149,7 +156,8 @@ class ListRequestsRequest(_message.Message):
     descending: bool
     offset: int
     limit: int
-    def __init__(self, statuses: _Optional[_Iterable[str]] = ..., client_id: _Optional[str] = ..., after: _Optional[int] = ..., text: _Optional[str] = ..., due: _Optional[str] = ..., held: _Optional[bool] = ..., first: _Optional[str] = ..., last: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., order: _Optional[str] = ..., descending: _Optional[bool] = ..., offset: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+    outcomes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, statuses: _Optional[_Iterable[str]] = ..., client_id: _Optional[str] = ..., after: _Optional[int] = ..., text: _Optional[str] = ..., due: _Optional[str] = ..., held: _Optional[bool] = ..., first: _Optional[str] = ..., last: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., order: _Optional[str] = ..., descending: _Optional[bool] = ..., offset: _Optional[int] = ..., limit: _Optional[int] = ..., outcomes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListRequestsResponse(_message.Message):
     __slots__ = ("requests", "total")
@@ -218,7 +226,7 @@ class WatchRequestResponse(_message.Message):
     def __init__(self, request: _Optional[_Union[DeletionRequest, _Mapping]] = ..., event: _Optional[_Union[Event, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ...) -> None: ...
 
 class ChangeRequest(_message.Message):
-    __slots__ = ("request_id", "by", "reason", "days", "accept_score_loss", "ground", "reference", "note")
+    __slots__ = ("request_id", "by", "reason", "days", "accept_score_loss", "ground", "reference", "note", "method", "parameters_json", "include_refusal")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -227,6 +235,9 @@ class ChangeRequest(_message.Message):
     GROUND_FIELD_NUMBER: _ClassVar[int]
     REFERENCE_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_JSON_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_REFUSAL_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     by: str
     reason: str
@@ -235,7 +246,10 @@ class ChangeRequest(_message.Message):
     ground: str
     reference: str
     note: str
-    def __init__(self, request_id: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ..., days: _Optional[int] = ..., accept_score_loss: _Optional[float] = ..., ground: _Optional[str] = ..., reference: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
+    method: str
+    parameters_json: str
+    include_refusal: bool
+    def __init__(self, request_id: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ..., days: _Optional[int] = ..., accept_score_loss: _Optional[float] = ..., ground: _Optional[str] = ..., reference: _Optional[str] = ..., note: _Optional[str] = ..., method: _Optional[str] = ..., parameters_json: _Optional[str] = ..., include_refusal: _Optional[bool] = ...) -> None: ...
 
 class GetReportRequest(_message.Message):
     __slots__ = ("request_id",)

@@ -4,10 +4,11 @@ Every call has passed the checks (call_checks.py) and runs in one of its caller'
 that stream are in watching.py and uploads.py. gRPC's messages are not known here: convert.py reads and writes them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from server.ledger import (
     RequestPage,
     RoundRecord,
 )
-from server.requests.admission import admit, check_admissible
+from server.ledger.decisions import Instead
+from server.requests.admission import admit, approvals_needed, check_admissible
 from server.requests.plan_data import Measured, Plan
 from server.requests.planning import past_deletions, plan
 from server.service import access
@@ -43,12 +45,13 @@ from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, U
 from unlearning.gdpr import Amendment
 from unlearning.methods.method import Method
 from unlearning.methods.registry import METHODS
-from unlearning.requests import DeletionRequest, Status, Target
+from unlearning.requests import WITHOUT_DELETION, DeletionRequest, Status, Target
 
+_log = getLogger(__name__)
 _PAGE = 1000
 _LARGEST = 2**53
 _LONGEST_SEARCH = 200
-_WITHOUT_RESULT = (Status.FAILED, Status.CANCELLED, Status.REFUSED)
+_WITHOUT_RESULT = WITHOUT_DELETION | {Status.FAILED}
 
 
 def utc_now() -> datetime:
@@ -84,6 +87,8 @@ class DeletionService:
             ConflictingRequest: the key belongs to a request of this caller that failed or was withdrawn, too.
         """
         access.check_may_file(caller, new.target)
+        if new.hold_reason and not caller.may("HoldRequest"):
+            raise AccessDenied("Only an officer holds a request: leave the hold out.", code="hold")
         new = replace(
             new,
             submitted_by=caller.submitter_name(new.submitted_by),
@@ -147,14 +152,29 @@ class DeletionService:
         self, verb: str, caller: Caller, *, request_id: str, by: str, **values: Any
     ) -> DeletionRequest:
         """Do what a verb of the table says to a request; the ledger's method of its name does it."""
-        checks = {"cancel": self._check_cancel, "retry": self._check_retry}
-        if verb in checks:
-            checks[verb](caller, request_id)
         given = VERBS[verb].check(values)
-        if verb == "amend":
-            given = {"what": Amendment(**given)}
+        match verb:
+            case "cancel":
+                access.check_may_cancel(caller, self.get(caller, request_id))
+            case "retry":
+                given = self._checked_retry(request_id, **given)
+            case "amend":
+                given = {"what": Amendment(**given)}
         step: Callable[..., DeletionRequest] = getattr(self._ledger.decisions, verb)
-        return step(request_id, by=caller.submitter_name(by), now=self._clock(), **given)
+        done = step(request_id, by=caller.submitter_name(by), now=self._clock(), **given)
+        _log.info(
+            "Request %s: %s by %s; it is %s",
+            *(done.id, verb, caller.submitter_name(by), done.status),
+            extra={
+                "event": verb,
+                "request": done.id,
+                "by": caller.submitter_name(by),
+                "role": caller.role,
+                "status": done.status,
+                "due_on": done.due_on,
+            },
+        )
+        return done
 
     def report(self, caller: Caller, request_id: str) -> Report:
         """Return the report of a request, as JSON and as a page, its certificate and that one's timestamp.
@@ -236,15 +256,29 @@ class DeletionService:
             found = [access.figures_of(record, own) for record in found]
         return found
 
-    def _check_cancel(self, caller: Caller, request_id: str) -> None:
-        access.check_may_cancel(caller, self.get(caller, request_id))
-
-    def _check_retry(self, _: Caller, request_id: str) -> None:
-        """Refuse to retry a failed request that could not be filed today."""
-        known = self._ledger.requests.get(request_id)
-        if known.status is Status.FAILED:
-            target = self._ledger.requests.target_of(known) if known.retryable else known.target
+    def _checked_retry(
+        self,
+        request_id: str,
+        *,
+        method: str = "",
+        parameters: Mapping[str, Any] | None = None,
+        accept_score_loss: float = 0.0,
+    ) -> dict[str, Any]:
+        """Return what the ledger's retry takes; refuse to retry a failed request that could not be filed today."""
+        known, given = self._ledger.requests.get(request_id), {"accept_score_loss": accept_score_loss}
+        if known.status is not Status.FAILED:
+            return given  # the ledger says so
+        target = self._ledger.requests.target_of(known)
+        if not (method or parameters):
             check_admissible(self._ledger, target, method=known.method, parameters=known.parameters)
+            return given
+        name = method or known.method
+        complete = check_admissible(self._ledger, target, method=name, parameters=parameters or {})
+        approvals = approvals_needed(self._ledger)
+        return {
+            **given,
+            "instead": Instead(method=name, parameters=complete, approvals_needed=approvals),
+        }
 
 
 def describe(method: Method, past: Measured | None = None) -> MethodDescription:

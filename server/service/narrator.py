@@ -16,6 +16,8 @@ from unlearning.requests import Status
 
 MEANINGS: Mapping[Status, str] = {
     Status.RECEIVED: "safely stored; from the next round on its data is not used",
+    Status.AWAITING: "an officer decides whether it begins",
+    Status.ACCEPTED: "it may begin",
     Status.SCHEDULED: "checked again with the live federation; it is next",
     Status.UNLEARNING: "the model is measured as it is, then the method runs",
     Status.RECOVERING: "the unlearned model recovers without the data; the one before can still come back",
@@ -24,6 +26,7 @@ MEANINGS: Mapping[Status, str] = {
     Status.FAILED: "it did not succeed; the model is as it was before",
     Status.CANCELLED: "withdrawn",
     Status.REFUSED: "answered without deletion",
+    Status.REPLACED: "another request asks for the same in its place",
 }
 GOING_ON: Mapping[Status, str] = {
     Status.UNLEARNING: "measuring the model, then unlearning",

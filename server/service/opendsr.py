@@ -1,13 +1,13 @@
 """The documents of OpenDSR 2.0 (specification.md of opengdpr/OpenDSR) and what they are here.
 
-| here                               | request_status                                                              |
-|------------------------------------|-----------------------------------------------------------------------------|
-| received, scheduled                | pending                                                                     |
-| unlearning, recovering, verifying  | in_progress                                                                 |
-| completed                          | completed                                                                   |
-| cancelled                          | cancelled                                                                   |
-| failed, but it can be tried again  | pending                                                                     |
-| failed permanently, refused        | cancelled: OpenDSR knows neither, and nothing further will happen           |
+| here                                          | request_status                                                   |
+|-----------------------------------------------|------------------------------------------------------------------|
+| received, awaiting-decision, accepted, scheduled | pending                                                       |
+| unlearning, recovering, verifying             | in_progress                                                      |
+| completed                                     | completed                                                        |
+| cancelled                                     | cancelled                                                        |
+| failed, but it can be tried again             | pending                                                          |
+| failed permanently, refused, replaced         | cancelled: OpenDSR knows none of these, and nothing will happen  |
 
 The state as it is here, its reason and its outcome are in the extension `flower-unlearning` of each answer.
 The types are the documents: what is read and written follows from them, and so does the OpenAPI document (openapi.py).
@@ -42,7 +42,7 @@ from server.service.access import Caller
 from server.service.statuses import AccessDenied
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import Ground, Particulars
-from unlearning.requests import DeletionRequest, Granularity, Status, Target
+from unlearning.requests import DeletionRequest, Granularity, Outcome, Status, Target
 
 API_VERSION = "2.0"
 EXTENSION = "flower-unlearning"
@@ -66,6 +66,8 @@ class RequestStatus(StrEnum):
 
 _STATUS: Mapping[Status, RequestStatus] = {
     Status.RECEIVED: RequestStatus.PENDING,
+    Status.AWAITING: RequestStatus.PENDING,
+    Status.ACCEPTED: RequestStatus.PENDING,
     Status.SCHEDULED: RequestStatus.PENDING,
     Status.UNLEARNING: RequestStatus.IN_PROGRESS,
     Status.RECOVERING: RequestStatus.IN_PROGRESS,
@@ -73,6 +75,7 @@ _STATUS: Mapping[Status, RequestStatus] = {
     Status.COMPLETED: RequestStatus.COMPLETED,
     Status.CANCELLED: RequestStatus.CANCELLED,
     Status.REFUSED: RequestStatus.CANCELLED,
+    Status.REPLACED: RequestStatus.CANCELLED,
 }
 
 
@@ -114,6 +117,7 @@ class Extension(_Said):
     client_id: str = Field("", description="The client; may be left out with a client's own token.")
     method: str = Field("", description="The method; left out, the one that a plan recommends.")
     parameters: dict[str, Any] = Field({}, description="The method's parameters.")
+    hold_reason: str = Field("", description="Why it is held from the start; it is not held where left out.")
 
 
 class Extensions(BaseModel):
@@ -184,6 +188,7 @@ class ErasureRequest(Part):
             ),
             method=own.method,
             parameters=own.parameters,
+            hold_reason=own.hold_reason,
             submitted_by=caller.name,
             idempotency_key=key_of(self.subject_request_id),
             particulars=Particulars(
@@ -236,9 +241,11 @@ class OwnState(Answer):
 
     request_id: str = Field(validation_alias="id", description="This service's own id of the request.")
     status: Status
+    outcome: Outcome | None = Field(None, description="What was shown of the deletion, once it is completed.")
     reason: str = Field(description="Why it failed.")
     refusal_reason: str
     retryable: bool
+    approvals_needed: int = Field(description="How many people must accept it before it begins.")
     is_held: bool
     hold_reason: str
     received_on: date
@@ -252,6 +259,7 @@ class OwnState(Answer):
     ground: Ground | None = None
     reference: str
     answered_by: tuple[str, ...] = Field(description="Earlier requests whose deletions answer it.")
+    replaced_by: str = Field(description="The request that was filed in its place, with another method.")
     created_at: _Time
     updated_at: _Time
 
@@ -385,8 +393,9 @@ def is_final(request: DeletionRequest) -> bool:
 
 
 def condition(request: DeletionRequest) -> str:
-    """Return the state of a request that is sent to listeners; a failure is one although OpenDSR has no word for it."""
-    return str(Status.FAILED) if request.status is Status.FAILED else str(request_status(request))
+    """Return the state of a request that is sent to listeners; some are ones although OpenDSR has no word for them."""
+    is_own = request.status in (Status.FAILED, Status.AWAITING)
+    return str(request.status if is_own else request_status(request))
 
 
 def callback(request: DeletionRequest, url: str, now: datetime) -> Callback:

@@ -4,8 +4,9 @@ import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from server.ledger import FEDERATION, Ledger
+from server.ledger import APPROVAL, FEDERATION, ClientRecord, Ledger
 from server.service.deletion_service import DeletionService, utc_now
 from server.service.grpc_server import Core
 
@@ -14,7 +15,7 @@ from server.service.grpc_server import Core
 class Sandbox:
     """The service of the sandbox, made at its first call and erased by `stop`.
 
-    It knows the clients and the profile of the federation, and none of its requests.
+    It knows the clients and the settings of the federation, and none of its requests.
     """
 
     live: Core
@@ -23,17 +24,15 @@ class Sandbox:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def core(self) -> Core:
-        """Return the service, with the federation's clients and profile as they are now."""
+        """Return the service, with the federation's clients and settings as they are now."""
         with self._lock:
             made = self._made = self._made or self._make()
-            known = made.ledger.clients(), made.ledger.facts().get(FEDERATION)
-            clients, profile = self.live.ledger.clients(), self.live.ledger.facts().get(FEDERATION)
-            if known != (clients, profile):
+            if _known(made.ledger) != _known(self.live.ledger):
+                clients, facts = _known(self.live.ledger)
                 fence = made.ledger.acquire_fence("sandbox", now=utc_now())
                 writer = made.ledger.live(fence, utc_now)
                 writer.register_clients(clients)
-                if profile is not None:
-                    writer.set_facts({FEDERATION: profile})
+                writer.set_facts(facts)
         return made
 
     def stop(self) -> None:
@@ -49,3 +48,8 @@ class Sandbox:
         ledger = Ledger.open(f"sqlite:///{folder}/ledger.db", live.ledger.keys)
         service = DeletionService(ledger, folder, limits=live.limits)
         return replace(live, ledger=ledger, service=service)
+
+
+def _known(ledger: Ledger) -> tuple[list[ClientRecord], dict[str, Any]]:
+    facts = ledger.facts()
+    return ledger.clients(), {name: facts[name] for name in (FEDERATION, APPROVAL) if name in facts}

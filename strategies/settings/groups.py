@@ -139,6 +139,9 @@ class DeletionSettings:
     ([preparing](preparing.md))"""
     requests: str = ""
     """requests filed by the run itself: `at=3 client=2; at=5 client=1 samples=17,21 method=puf-regular`"""
+    approval: Literal["none", "officer", "two"] = "none"
+    """who accepts a request before it begins: `none`, one `officer`, or `two` of different names; it counts for
+    requests filed from then on ([approval](access.md#approval))"""
     recovery_max_rounds: NonNegativeInt = 30
     """recovery ends after so many rounds at the latest"""
     recovery_tolerance: Share = 0.01

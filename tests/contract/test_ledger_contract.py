@@ -10,10 +10,20 @@ import pytest
 import sqlalchemy as sa
 
 from server.ledger import ClientRecord, Ledger, LimitExceeded, Quota, RoundRecord
+from server.ledger.records import LastRetry
 from tests.ledgers import CLIENT_4, LATER, NOW, advance, live_at, refusal, submit
 from tests.raising import raises
 from unlearning.errors import ConflictingRequest, Fenced, IllegalMove, RequestNotFound
-from unlearning.requests import LEGAL_MOVES, DeletionRequest, Exclusions, Forget, Granularity, Status, Target
+from unlearning.requests import (
+    LEGAL_MOVES,
+    UNBEGUN_STATUSES,
+    DeletionRequest,
+    Exclusions,
+    Forget,
+    Granularity,
+    Status,
+    Target,
+)
 
 ILLEGAL_MOVES = {
     source: [to for to in Status if to not in LEGAL_MOVES[source] and to is not source] for source in Status
@@ -218,9 +228,9 @@ def test_an_old_token_changes_nothing(ledger: Ledger, token: int) -> None:
 def test_only_a_request_that_has_not_begun_can_be_cancelled(
     ledger: Ledger, token: int, status: Status
 ) -> None:
-    """Received and scheduled requests are cancelled; cancelling twice is harmless; the rest is refused."""
+    """One that has not begun is cancelled; cancelling twice is harmless; the rest is refused."""
     request = advance(ledger, submit(ledger).id, status, token)
-    if status in (Status.RECEIVED, Status.SCHEDULED, Status.CANCELLED):
+    if status in UNBEGUN_STATUSES | {Status.CANCELLED}:
         assert ledger.decisions.cancel(request.id, by="ada", now=LATER).status is Status.CANCELLED
     else:
         with raises(IllegalMove, "begun"):
@@ -228,23 +238,24 @@ def test_only_a_request_that_has_not_begun_can_be_cancelled(
 
 
 def test_a_retryable_failure_is_scheduled_again(ledger: Ledger, token: int) -> None:
-    """A retry clears the reason and counts attempts from zero."""
+    """A retry clears the reason; its attempts go on being counted, and the retry says from where."""
     request = advance(ledger, submit(ledger).id, Status.UNLEARNING, token)
     live_at(ledger, token, LATER).move(request.id, Status.SCHEDULED)
     failed = live_at(ledger, token, LATER).move(request.id, Status.FAILED, reason="gave up", retryable=True)
     assert (failed.reason, failed.retryable, failed.attempts) == ("gave up", True, 1)
     again = ledger.decisions.retry(request.id, by="ada", now=LATER)
-    assert (again.status, again.reason, again.retryable, again.attempts) == (Status.SCHEDULED, "", False, 0)
+    assert (again.status, again.reason, again.retryable, again.attempts) == (Status.SCHEDULED, "", False, 1)
+    assert ledger.requests.last_retry(request.id).attempts_before == 1
 
 
 def test_the_last_retry_says_how_much_score_may_be_lost(ledger: Ledger, token: int) -> None:
     """A plain one takes the acceptance of the one before back."""
     request = advance(ledger, submit(ledger).id, Status.FAILED, token, retryable=True)
     ledger.decisions.retry(request.id, by="ada", now=LATER, accept_score_loss=100)
-    assert ledger.requests.accepted_loss(request.id) == (100, "ada")
+    assert ledger.requests.last_retry(request.id) == LastRetry(accepted_loss=100, accepted_by="ada")
     live_at(ledger, token, LATER).move(request.id, Status.FAILED, retryable=True)
     ledger.decisions.retry(request.id, by="bob", now=LATER)
-    assert ledger.requests.accepted_loss(request.id) == (0, "bob")
+    assert ledger.requests.last_retry(request.id) == LastRetry()
 
 
 def test_a_failure_for_good_is_not_retried(ledger: Ledger, token: int) -> None:
@@ -485,25 +496,20 @@ def test_a_submitter_names_so_many_samples_a_day(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "retryable", "is_kept"),
+    ("status", "is_kept"),
     [
-        (Status.CANCELLED, False, False),
-        (Status.FAILED, False, False),
-        (Status.FAILED, True, True),
-        (Status.COMPLETED, False, True),
+        (Status.CANCELLED, False),
+        (Status.REPLACED, False),
+        (Status.FAILED, True),
+        (Status.COMPLETED, True),
     ],
 )
 def test_ids_that_nothing_needs_are_given_back(
-    ledger: Ledger, token: int, sql: sa.Engine, status: Status, retryable: bool, is_kept: bool
+    ledger: Ledger, token: int, sql: sa.Engine, status: Status, is_kept: bool
 ) -> None:
-    """Cancelled, or failed for good: only their number stays."""
+    """Ended without a deletion: only their number stays. A failed request can be tried in another way."""
     request = submit(ledger, SAMPLES)
-    if status is Status.CANCELLED:
-        ledger.decisions.cancel(request.id, by="ada", now=NOW)
-    elif status is Status.FAILED:
-        live_at(ledger, token, LATER).move(request.id, status, retryable=retryable)
-    else:
-        advance(ledger, request.id, status, token)
+    advance(ledger, request.id, status, token)
     with sql.connect() as connection:
         listed = connection.scalar(sa.text("SELECT sample_ids FROM request_samples"))
     assert (listed is not None) == is_kept

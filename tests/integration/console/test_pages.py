@@ -16,6 +16,7 @@ from starlette.requests import Request
 
 from server.console import forms, mirror
 from server.console.request_list import PAGE
+from server.ledger.records import LastRetry
 from tests.certificates import Authority
 from tests.deletion_service import FORGETTING, submit
 from tests.integration.console.conftest import Browser, Desk, errors
@@ -133,7 +134,7 @@ def test_buttons_do_what_they_say(desk: Desk, browser: Browser) -> None:
     browser.follow(browser.post(f"/requests/{one.id}/cancel"))
     browser.follow(browser.post(f"/requests/{two.id}/retry", accept_score_loss="12.5"))
     assert desk.ledger.requests.get(one.id).status is Status.CANCELLED
-    assert desk.ledger.requests.accepted_loss(two.id) == (12.5, "ada")
+    assert desk.ledger.requests.last_retry(two.id) == LastRetry(accepted_loss=12.5, accepted_by="ada")
     assert "/cancel" not in browser.page(f"/requests/{one.id}")
     assert "/retry" not in browser.page(f"/requests/{two.id}")
 
@@ -276,11 +277,11 @@ def test_a_draft_that_is_gone_says_that_nothing_was_filed(desk: Desk) -> None:
 # Roles
 
 
-def test_an_officer_sees_no_button_and_is_refused_by_the_service(guarded: Desk, people: Authority) -> None:
+def test_an_auditor_sees_no_button_and_is_refused_by_the_service(guarded: Desk, people: Authority) -> None:
     """Reads everything; what it posts all the same the service refuses, and the refusal is in the ledger."""
-    operator, officer = people.certify("ada", "operator"), people.certify("olga", "officer")
+    operator, auditor = people.certify("ada", "operator"), people.certify("olga", "auditor")
     request = submit(guarded.calling(operator))
-    browser = guarded.browser(officer)
+    browser = guarded.browser(auditor)
     page = browser.page(f"/requests/{request.id}")
     assert "<form" not in page
     assert 'href="/file"' not in browser.page("/requests")

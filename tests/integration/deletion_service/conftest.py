@@ -66,9 +66,10 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="session")
 def identities(authority: Authority) -> dict[str, TlsFiles]:
-    """The service's certificate, and one of each role; `client` is client 3, `nobody` has no role."""
-    people = {"operator": "ada", "officer": "olga", "client": "3"}
+    """The service's certificate, and one of each role; `both` is operator and officer, `nobody` has no role."""
+    people = {"operator": "ada", "officer": "olga", "auditor": "alma", "client": "3"}
     files = {role: authority.certify(name, role) for role, name in people.items()}
+    files["both"] = authority.certify("bea", "operator", "officer")
     return {**files, "nobody": authority.certify("eve"), "server": authority.certify("server")}
 
 
@@ -114,9 +115,13 @@ def as_(start: Start) -> As:
 
 @pytest.fixture
 def tokens(tmp_path: Path) -> dict[str, str]:
-    """A token for an operator, client 3, client 4 and an officer; their hashes are in `tokens.json`."""
+    """A token of each role, two for clients; their hashes are in `tokens.json`."""
     path = tmp_path / "tokens.json"
-    callers = {"operator": ("tool", Role.OPERATOR), "officer": ("olga", Role.OFFICER)}
+    callers = {
+        "operator": ("tool", Role.OPERATOR),
+        "officer": ("olaf", Role.OFFICER),
+        "auditor": ("olga", Role.AUDITOR),
+    }
     callers |= {name: (name, Role.CLIENT) for name in ("3", "4")}
     return {
         who: make_token(path, name, role, utc_now(), may_erase_clients=True)

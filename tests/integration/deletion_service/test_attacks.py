@@ -83,7 +83,7 @@ def test_a_call_without_its_message_ends(start: Start, ledger: Ledger) -> None:
 
 @pytest.mark.parametrize(
     ("who", "status"),
-    [("nobody", grpc.StatusCode.UNAUTHENTICATED), ("officer", grpc.StatusCode.PERMISSION_DENIED)],
+    [("nobody", grpc.StatusCode.UNAUTHENTICATED), ("auditor", grpc.StatusCode.PERMISSION_DENIED)],
 )
 @pytest.mark.parametrize("call", ["SubmitRequest", "SubmitSamples", "CancelRequest"])
 def test_who_may_not_call_is_refused_before_its_message(

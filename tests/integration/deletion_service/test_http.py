@@ -68,14 +68,14 @@ def test_the_same_request_sent_again_is_the_same_request(web: Web, ledger: Ledge
 
 
 def test_report_and_certificate_are_the_files(web: Web, loop: LiveLoop, tmp_path: Path) -> None:
-    """Byte for byte, also for an officer; before the completion the answer says so."""
-    tool, officer = web.as_("operator"), web.as_("officer")
+    """Byte for byte, also for an auditor; before the completion the answer says so."""
+    tool, auditor = web.as_("operator"), web.as_("auditor")
     request_id = own(tool.post("/requests", json=erasure()))["request_id"]
     assert "its report comes with its completion" in problem(tool.get(f"/requests/{FIRST}/certificate"))
     contents = {"report.json": b'{"a": 1}', "report.html": b"<p>", "certificate.json": b'{"b":2}\n'}
     loop.complete(request_id, tmp_path / "reports", contents)
     for path, content in zip(("report", "report.html", "certificate"), contents.values(), strict=True):
-        assert officer.get(f"/requests/{request_id}/{path}").content == content
+        assert auditor.get(f"/requests/{request_id}/{path}").content == content
         assert tool.get(f"/requests/{FIRST}/{path}").content == content
 
 
@@ -102,10 +102,10 @@ def test_a_token_that_is_removed_opens_nothing_any_more(web: Web, tmp_path: Path
 
 
 def test_roles_are_those_of_grpc(web: Web, ledger: Ledger) -> None:
-    """An officer files nothing; a client files about itself, may leave its id out, and stays in the safe ranges."""
-    officer, client = web.as_("officer"), web.as_("3")
-    assert officer.post("/requests", json=erasure()).status_code == 403
-    assert "'olga' is officer by its token" in problem(officer.post("/requests", json=erasure()))
+    """An auditor files nothing; a client files about itself, may leave its id out, and stays in the safe ranges."""
+    auditor, client = web.as_("auditor"), web.as_("3")
+    assert auditor.post("/requests", json=erasure()).status_code == 403
+    assert "'olga' is auditor by its token" in problem(auditor.post("/requests", json=erasure()))
     assert client.post("/requests", json=erasure(client="4")).status_code == 403
     whole = {"flower-unlearning": {"scope": "client"}}
     beyond = {"method": "puf-special", "parameters": {"unlearning_rate": 100}, "scope": "client"}
@@ -232,8 +232,8 @@ def test_bodies_that_do_not_come_keep_nobody_else_waiting(start_web: StartWeb) -
 
 
 def test_who_may_not_call_is_refused_before_the_body(web: Web) -> None:
-    """Nothing is read of what an officer, or somebody unknown, would file."""
-    for token, status in ((web.tokens["officer"], b"403"), ("unknown", b"401")):
+    """Nothing is read of what an auditor, or somebody unknown, would file."""
+    for token, status in ((web.tokens["auditor"], b"403"), ("unknown", b"401")):
         with connect(web.address) as connection:
             connection.sendall(_head(token, "Content-Length: 20"))
             assert received(connection).startswith(b"HTTP/1.1 " + status)

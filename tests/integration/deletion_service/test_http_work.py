@@ -110,24 +110,35 @@ def test_every_verb_has_a_path(web: Web) -> None:
 
 def test_people_decide_over_http(web: Web, ledger: Ledger) -> None:
     """The answer is the request as it is now, and the ledger names who decided."""
-    tool = web.as_("operator")
-    request_id = own(tool.post("/requests", json=erasure(submitted_time=utc_now().isoformat())))["request_id"]
-    held = tool.post(f"/requests/{FIRST}/hold", json={"reason": "a lawsuit"})
+    officer = web.as_("officer")
+    request_id = own(officer.post("/requests", json=erasure(submitted_time=utc_now().isoformat())))[
+        "request_id"
+    ]
+    held = officer.post(f"/requests/{FIRST}/hold", json={"reason": "a lawsuit"})
     assert (own(held)["is_held"], own(held)["hold_reason"]) == (True, "a lawsuit")
-    extended = tool.post(f"/requests/{FIRST}/extend", json={"days": 30, "reason": "many requests"})
+    extended = officer.post(f"/requests/{FIRST}/extend", json={"days": 30, "reason": "many requests"})
     assert own(extended)["extended_days"] == 30
-    assert not own(tool.post(f"/requests/{FIRST}/release"))["is_held"]
-    refused = tool.post(f"/requests/{FIRST}/refuse", json={"reason": "a law says to keep it"})
+    assert not own(officer.post(f"/requests/{FIRST}/release"))["is_held"]
+    refused = officer.post(f"/requests/{FIRST}/refuse", json={"reason": "a law says to keep it"})
     assert (own(refused)["status"], own(refused)["refusal_reason"]) == ("refused", "a law says to keep it")
-    assert {event.actor for event in ledger.events.all() if event.request_id == request_id} == {"tool"}
-    assert tool.post(f"/requests/{FIRST}/retry", json={}).status_code == 409
+    assert {event.actor for event in ledger.events.all() if event.request_id == request_id} == {"olaf"}
+    assert web.as_("operator").post(f"/requests/{request_id}/retry", json={}).status_code == 409
 
 
 def test_only_whose_role_decides_may_decide(web: Web) -> None:
-    """As over gRPC: a client holds nothing."""
-    client = web.as_("3")
-    client.post("/requests", json=erasure())
-    assert client.post(f"/requests/{FIRST}/hold", json={"reason": "x"}).status_code == 403
+    """As over gRPC: neither a client nor an operator holds a request."""
+    for who, name in (("3", FIRST), ("operator", SECOND)):
+        caller = web.as_(who)
+        caller.post("/requests", json=erasure(name))
+        assert caller.post(f"/requests/{name}/hold", json={"reason": "x"}).status_code == 403
+
+
+def test_a_request_can_be_held_from_the_start(web: Web, ledger: Ledger) -> None:
+    """It is filed and held in one: no round comes in between."""
+    own_part = {"flower-unlearning": {"client_id": "3", "hold_reason": "a lawsuit"}}
+    filed = web.as_("officer").post("/requests", json=erasure(FIRST, "a", extensions=own_part))
+    assert (own(filed)["is_held"], own(filed)["hold_reason"]) == (True, "a lawsuit")
+    assert ledger.requests.get("r-000001").is_held
 
 
 @pytest.mark.parametrize(
@@ -146,9 +157,9 @@ def test_a_decision_that_cannot_be_is_refused_with_its_field(
     web: Web, ledger: Ledger, verb: str, body: dict[str, Any], pointer: str
 ) -> None:
     """Whether the document is malformed or the value cannot be; nothing changes."""
-    tool = web.as_("operator")
-    tool.post("/requests", json=erasure())
-    answer = tool.post(f"/requests/{FIRST}/{verb}", json=body)
+    caller = web.as_("operator" if verb == "retry" else "officer")
+    caller.post("/requests", json=erasure())
+    answer = caller.post(f"/requests/{FIRST}/{verb}", json=body)
     assert answer.status_code == 400, answer.text
     assert pointers(answer) == [pointer]
     assert [event.kind for event in ledger.events.all()].count("submitted") == 1
@@ -258,7 +269,7 @@ def test_a_caller_beyond_a_limit_is_told_when_to_come_back(start_web: StartWeb) 
 
 def test_a_token_of_the_sandbox_changes_nothing(web: Web, tmp_path: Path, ledger: Ledger) -> None:
     """Its requests are checked, answered, listed and decided as others are, and none is in the ledger."""
-    tool = web.with_token(token_of(tmp_path, "tool", Role.OPERATOR, is_sandbox=True))
+    tool = web.with_token(token_of(tmp_path, "tool", Role.OFFICER, is_sandbox=True))
     before = ledger.events.head()
     assert tool.post("/requests", json=erasure(FIRST, "a")).status_code == 201
     assert tool.post("/requests", json=erasure(FIRST, "a")).status_code == 200

@@ -8,6 +8,7 @@ import grpc
 import pytest
 
 from server.ledger import SITE, Ledger, Refusal
+from server.ledger.records import LastRetry
 from server.ledger.request_store import Requests
 from server.service.calls import CALLS, Role
 from server.service.client import DeletionClient
@@ -85,14 +86,15 @@ def test_every_call_of_the_protocol_has_a_rule() -> None:
 
 
 # Who may call what, written down a second time and by role, as docs/access.md has it.
-OPERATORS_ONLY = {
-    *("RetryRequest", "ExtendRequest", "HoldRequest", "ReleaseRequest", "RefuseRequest"),
+DECISIONS = {
+    *("AcceptRequest", "ExtendRequest", "HoldRequest", "ReleaseRequest", "RefuseRequest"),
     *("AmendRequest", "RedactRequest"),
 }
 REFUSED = {
-    "operator": set(),
-    "officer": {"SubmitRequest", "SubmitSamples", "CancelRequest", *OPERATORS_ONLY},
-    "client": {"ListClients", "ListRefusals", "VerifyLedger", *OPERATORS_ONLY},
+    "operator": DECISIONS,
+    "officer": {"RetryRequest"},
+    "auditor": {"SubmitRequest", "SubmitSamples", "CancelRequest", "RetryRequest", *DECISIONS},
+    "client": {"ListClients", "ListRefusals", "VerifyLedger", "RetryRequest", *DECISIONS},
 }
 
 
@@ -126,7 +128,7 @@ def test_a_certificate_without_a_role_opens_nothing(call: Call, who: str, name: 
 # Operators and officers
 
 
-def test_an_operator_may_do_everything(as_: As, loop: LiveLoop) -> None:
+def test_an_operator_files_cancels_and_retries(as_: As, loop: LiveLoop) -> None:
     """Any client, a class, cancel and retry."""
     operator = as_("operator")
     submit(operator, CLIENT_4)
@@ -140,11 +142,32 @@ def test_an_operator_may_do_everything(as_: As, loop: LiveLoop) -> None:
     assert [item.submitted_by for item in operator.list_requests()] == ["ada"] * 3
 
 
-def test_an_officer_reads_everything(as_: As, loop: LiveLoop, tmp_path: Path) -> None:
+def test_one_certificate_may_have_two_roles(as_: As, loop: LiveLoop, ledger: Ledger) -> None:
+    """Operator and officer in one person: she retries and holds; what she files is filed as operator."""
+    both = as_("both")
+    request = submit(both)
+    assert (request.submitted_by, request.submitted_role) == ("bea", "operator")
+    assert both.change("hold", request.id, reason="a court keeps the data").is_held
+    both.change("release", request.id)
+    loop.move(request.id, Status.FAILED, retryable=True)
+    assert both.change("retry", request.id).status is Status.SCHEDULED
+
+
+def test_only_an_officer_files_a_request_that_is_held(as_: As, ledger: Ledger) -> None:
+    """A hold is a decision; another caller's request with one is refused whole."""
+    with raises(AccessDenied, "hold"):
+        submit(as_("operator"), hold_reason="a court keeps the data")
+    assert ledger.requests.select() == []
+    filed = submit(as_("officer"), hold_reason="a court keeps the data")
+    assert (filed.is_held, filed.hold_reason) == (True, "a court keeps the data")
+
+
+@pytest.mark.parametrize("who", ["officer", "auditor"])
+def test_an_officer_and_an_auditor_read_everything(as_: As, loop: LiveLoop, tmp_path: Path, who: str) -> None:
     """Requests of all, their story, reports, clients, refusals and the state of the ledger."""
     request = submit(as_("operator"))
     loop.complete(request.id, tmp_path / "reports", {"report.json": b"{}"})
-    officer = as_("officer")
+    officer = as_(who)
     assert [item.id for item in officer.list_requests()] == [officer.get(request.id).id]
     assert len(list(officer.watch(request.id))) == 8
     assert officer.report(request.id).json == b"{}"
@@ -309,11 +332,12 @@ def test_a_client_does_not_read_what_happened_to_others(as_: As) -> None:
 # Without certificates
 
 
-def test_on_loopback_without_tls_the_caller_is_an_operator(
+def test_on_loopback_without_tls_the_caller_is_operator_and_officer(
     client: DeletionClient, loop: LiveLoop, ledger: Ledger
 ) -> None:
     """For the demo on one machine; refusals there are recorded too."""
     submit(client, Target(Granularity.CLASS, class_label=1))
+    assert client.change("hold", "r-000001", reason="a court keeps the data").is_held
     with pytest.raises(IllegalMove):
         client.change("retry", "r-000001")
     assert [(item.caller, item.role) for item in client.refusals()] == [("local", "operator")]
@@ -351,4 +375,4 @@ def test_who_accepts_a_loss_is_in_the_ledger_by_the_certificate(
     with pytest.raises(AccessDenied):
         as_("client").change("retry", request.id, accept_score_loss=30)
     as_("operator").change("retry", request.id, by="somebody else", accept_score_loss=30)
-    assert ledger.requests.accepted_loss(request.id) == (30.0, "ada")
+    assert ledger.requests.last_retry(request.id) == LastRetry(accepted_loss=30.0, accepted_by="ada")

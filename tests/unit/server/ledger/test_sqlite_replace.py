@@ -21,9 +21,9 @@ def ledger(sqlite_ledger: Ledger) -> Ledger:
 
 AN_EVENT = "'forged', from_status, to_status, actor, detail, at, previous_hash, hash FROM events"
 A_REQUEST = (
-    "target, client_id, method, parameters, submitted_by, 'received', reason, retryable, attempts, created_at, "
-    "updated_at, result, submitted_role, num_samples, received_on, due_on, extended_days, ground, is_held "
-    "FROM requests WHERE number = 2"
+    "target, client_id, method, parameters, submitted_by, 'received', reason, retryable, approvals_needed, attempts, "
+    "outcome, created_at, updated_at, result, submitted_role, num_samples, received_on, due_on, extended_days, "
+    "ground, is_held FROM requests WHERE number = 2"
 )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from server.ledger import (
+    FEDERATION,
     LEFT_OUT,
     SITE_PROBLEMS,
     WAITING,
@@ -204,7 +205,11 @@ class DeletionService:
             )
             for client in self._ledger.clients()
         ]
-        return FederationClients(tuple(statuses), waiting="\n".join(_what_to_know(self._ledger)))
+        return FederationClients(
+            tuple(statuses),
+            waiting="\n".join(_what_to_know(self._ledger)),
+            federation=str((self._ledger.facts().get(FEDERATION) or {}).get("name", "")),
+        )
 
     def methods(self, _: Caller) -> list[MethodDescription]:
         """Return every method and what it states about itself."""
@@ -214,7 +219,7 @@ class DeletionService:
     def plan(self, caller: Caller, target: Target) -> Plan:
         """Return what serving a target would take, by every method."""
         access.check_may_file(caller, target)
-        return plan(self._ledger, target)
+        return plan(self._ledger, target, now=self._clock())
 
     def refusals(self, _: Caller, *, after: int, limit: int, caller: str) -> list[Refusal]:
         """Return the newest refusals after a sequence number, in order; caller: only those of this one."""

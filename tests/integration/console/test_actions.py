@@ -82,7 +82,7 @@ def test_every_action_is_a_verb_of_the_service_and_its_fields_are_that_verbs_val
     assert ACTIONS.keys() == VERBS.keys()
     for name, action in ACTIONS.items():
         assert call_of(name) in CALLS
-        form = FormData(dict.fromkeys(VERBS[name].values, "1"))
+        form = FormData(dict.fromkeys(VERBS[name].values, "1") | {"parameters": "rate=1"})
         assert {key for field in action.fields for key in FIELDS[field](form)} == VERBS[name].values.keys()
 
 

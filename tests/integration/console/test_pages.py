@@ -145,7 +145,7 @@ def test_a_button_that_came_too_late_says_so(desk: Desk, browser: Browser) -> No
     desk.loop.move(request.id, Status.SCHEDULED, Status.UNLEARNING)
     answer = browser.post(f"/requests/{request.id}/cancel")
     assert answer.status_code == 409
-    assert "only a received or scheduled request" in errors(answer)["cancel"]
+    assert "only a request that has not begun" in errors(answer)["cancel"]
     assert errors(browser.post(f"/requests/{request.id}/retry", accept_score_loss="much"))["retry"]
     assert browser.post(f"/requests/{request.id}/explode").status_code == 400
     assert browser.post("/requests/r-000099/cancel").status_code == 404

@@ -14,7 +14,7 @@ from server.operations.supervisor import DEFAULT_PAUSE, DEFAULT_POLL_S
 from server.operations.supervisor import supervise as keep_alive
 from server.service.calls import Role
 from server.service.tokens import make_token, remove_tokens
-from server.state_directory.files import SUPERLINK_DATABASE
+from server.state_directory.files import SUPERLINK_DATABASE, UNDONE_FILE
 from server.state_directory.ledger_address import asked_ledger, ledger_of_environment
 from strategies.command_line import say, show_lines, show_table
 from strategies.installation import CONFIG_DIR, STATE_ROOT
@@ -139,7 +139,10 @@ def restore(
     for line in done.undone:
         say(f"UNDONE: {line}")
     if done.undone:
-        say("The model may again hold this data. File these deletions again now.")
+        say(
+            f"{len(done.lost)} of the requests are filed again and are carried out as soon as the federation runs; "
+            f"until then the model may hold their data. {state_dir / UNDONE_FILE} has all of this."
+        )
 
 
 def renew_command(

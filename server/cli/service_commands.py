@@ -70,6 +70,7 @@ def serve(
         from server.certificate.timestamp_worker import TimestampWorker
         from server.ledger import Ledger
         from server.operations.metrics import serve_metrics
+        from server.operations.service_metrics import ServiceCollector
         from server.service.grpc_server import MAX_CONNECTIONS, RESERVED_FILES
         from server.service.grpc_server import serve as start
         from server.service.http_server import HttpOptions, serve_http
@@ -88,6 +89,7 @@ def serve(
         running = start(store, state_dir / REPORTS, address, tls, limits=limits)
         parts.callback(running.stop)
         typer.echo(f"The deletion service listens at {running.address}.")
+        callbacks = None
         if http:
             options = HttpOptions(
                 address=http,
@@ -97,6 +99,7 @@ def serve(
             )
             web = serve_http(running.core, options, state_dir, tls)
             parts.callback(web.stop)
+            callbacks = web.callbacks
             typer.echo(f"The HTTP API is at {web.url}, described at {web.url}/openapi.json.")
         authority = TimestampAuthority.of(timestamp_url, timestamp_authority)
         if authority is not None:
@@ -105,7 +108,13 @@ def serve(
             parts.callback(stamping.stop)
             typer.echo(f"Certificates are stamped by {authority.url}.")
         if metrics:
-            watched = serve_metrics(store, metrics)
+            own = ServiceCollector(
+                state_dir=state_dir,
+                certificates=tuple(path for path in (tls_ca, tls_cert) if path is not None),
+                calls=running.core.checks.metrics,
+                callbacks=callbacks,
+            )
+            watched = serve_metrics(store, metrics, own)
             parts.callback(watched.stop)
             typer.echo(f"Metrics and health are at http://{watched.address}/metrics and /healthz.")
         told_to_stop.recv(1)

@@ -7,7 +7,6 @@ rest is not refused but left: it stays in the site's outbox and comes again, so 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
-from logging import getLogger
 from typing import Any
 
 from server.ledger import SITE, Allowance, Ledger, LedgerUnavailable, NewRequest, Quota, Refusal
@@ -18,8 +17,6 @@ from unlearning.gdpr import Particulars
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.runtime.json_codec import from_plain
 from unlearning.untrusted import SITE_REQUESTS, as_line, reason_of
-
-_log = getLogger(__name__)
 
 MAX_A_DAY = 100
 """Of one client. One request of a client can be open at a time and takes rounds, so more are a program's, not a
@@ -61,7 +58,6 @@ class SiteRequests:
         for key, one in list(fresh.items())[: self._left(client, now)]:
             self._counts[client] = self._counts.get(client, 0) + 1
             known[key] = answer = _answer(ledger, client, key, one, now)
-            _log.info("Site request %s of client %s: %s", key, client, answer)
             if answer.startswith("refused: "):
                 refused.append(answer.removeprefix("refused: "))
         if refused:

@@ -74,8 +74,10 @@ class Requests:
                 _refuse_another(connection, known, new, listed)
                 return known
             _refuse_if_over(connection, new, allowance, now)
-            why = {"reason": f"{new.method}: {new.why}"} if new.why else {}
-            return file_request(connection, new, days, now, listed, by=new.submitted_by, detail=why)
+            detail = {"reason": f"{new.method}: {new.why}"} if new.why else {}
+            if new.replays:
+                detail["text"] = f"filed again by a restore; it was {new.replays}"
+            return file_request(connection, new, days, now, listed, by=new.submitted_by, detail=detail)
 
     def get(self, request_id: str) -> DeletionRequest:
         """Return the request with this id.

@@ -157,6 +157,12 @@ class Callbacks:
                 self._requests[request.id] = request
                 self._new.append(listeners)
 
+    def counts(self) -> tuple[int, int]:
+        """Return how many URLs wait for the end of a request, and of how many the last call was not taken."""
+        with self._lock:
+            found = [one for item in [*self._new, *self._open.values()] for one in item.by_url.values()]
+        return len(found), sum(one.failing_since is not None for one in found)
+
     # --- in the thread
 
     async def _run(self) -> None:

@@ -239,10 +239,14 @@ class ClientStatus:
 
 @dataclass(frozen=True, slots=True)
 class FederationClients:
-    """Every client that ever took part; waiting: whom the run waits for in a sentence, "" where it does not."""
+    """Every client that ever took part; waiting: whom the run waits for in a sentence, "" where it does not.
+
+    federation: its name; "" before its first run.
+    """
 
     clients: tuple[ClientStatus, ...]
     waiting: str
+    federation: str = ""
 
 
 @dataclass(frozen=True, slots=True)

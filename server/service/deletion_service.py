@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
 from server.ledger import (
+    FEDERATION,
     LEFT_OUT,
     SITE_PROBLEMS,
     WAITING,
@@ -46,6 +48,7 @@ from unlearning.methods.method import Method
 from unlearning.methods.registry import METHODS
 from unlearning.requests import WITHOUT_DELETION, DeletionRequest, Status, Target
 
+_log = getLogger(__name__)
 _PAGE = 1000
 _LONGEST_SEARCH = 200
 _WITHOUT_RESULT = WITHOUT_DELETION | {Status.FAILED}
@@ -155,7 +158,20 @@ class DeletionService:
             case "amend":
                 given = {"what": Amendment(**given)}
         step: Callable[..., DeletionRequest] = getattr(self._ledger.decisions, verb)
-        return step(request_id, by=caller.submitter_name(by), now=self._clock(), **given)
+        done = step(request_id, by=caller.submitter_name(by), now=self._clock(), **given)
+        _log.info(
+            "Request %s: %s by %s; it is %s",
+            *(done.id, verb, caller.submitter_name(by), done.status),
+            extra={
+                "event": verb,
+                "request": done.id,
+                "by": caller.submitter_name(by),
+                "role": caller.role,
+                "status": done.status,
+                "due_on": done.due_on,
+            },
+        )
+        return done
 
     def report(self, caller: Caller, request_id: str) -> Report:
         """Return the report of a request, as JSON and as a page, its certificate and that one's timestamp.
@@ -185,7 +201,11 @@ class DeletionService:
             )
             for client in self._ledger.clients()
         ]
-        return FederationClients(tuple(statuses), waiting="\n".join(_what_to_know(self._ledger)))
+        return FederationClients(
+            tuple(statuses),
+            waiting="\n".join(_what_to_know(self._ledger)),
+            federation=str((self._ledger.facts().get(FEDERATION) or {}).get("name", "")),
+        )
 
     def methods(self, _: Caller) -> list[MethodDescription]:
         """Return every method and what it states about itself."""
@@ -195,7 +215,7 @@ class DeletionService:
     def plan(self, caller: Caller, target: Target) -> Plan:
         """Return what serving a target would take, by every method."""
         access.check_may_file(caller, target)
-        return plan(self._ledger, target)
+        return plan(self._ledger, target, now=self._clock())
 
     def refusals(self, _: Caller, *, after: int, limit: int, caller: str) -> list[Refusal]:
         """Return the newest refusals after a sequence number, in order; caller: only those of this one."""

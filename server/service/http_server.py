@@ -58,7 +58,7 @@ class HttpServer:
     """The deletion service at an HTTP address until `stop`."""
 
     def __init__(self, api: HttpApi, listener: socket.socket, tls: TlsFiles | None) -> None:
-        self._callbacks = api.callbacks
+        self.callbacks = api.callbacks
         files: dict[str, Any] = (
             {} if tls is None else {"ssl_certfile": tls.certificate, "ssl_keyfile": tls.key}
         )
@@ -71,8 +71,8 @@ class HttpServer:
         host, port = listener.getsockname()[:2]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.url = f"{'https' if files else 'http'}://{self.address}"
-        if self._callbacks is not None:
-            self._callbacks.start()
+        if self.callbacks is not None:
+            self.callbacks.start()
         self._running = asyncio.run_coroutine_threadsafe(self._server.serve([listener]), event_loop())
 
     def stop(self, grace_s: float = 5.0) -> None:
@@ -80,8 +80,8 @@ class HttpServer:
         self._server.config.timeout_graceful_shutdown = ceil(grace_s)
         self._server.should_exit = True
         self._running.result()
-        if self._callbacks is not None:
-            self._callbacks.stop()
+        if self.callbacks is not None:
+            self.callbacks.stop()
 
 
 def serve_http(core: Core, options: HttpOptions, state_dir: Path, tls: TlsFiles | None = None) -> HttpServer:

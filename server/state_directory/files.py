@@ -22,6 +22,8 @@ without it no release can be repeated.
 """
 SUBJECT_KEY = "subject-key"
 """The key of the hashes that stand for sample ids (`server.state_directory.subject_key`)."""
+LAST_BACKUP = ".last-backup"
+"""When the newest backup was made (ISO 8601): for `/metrics`, and in no backup."""
 CALLBACKS = "callbacks"
 """Callbacks that the deletion service still owes (`server.service.callbacks`)."""
 REPLACED, RESTORING, RESTORE_JOURNAL = "replaced-", "restoring", "restoring.json"
@@ -37,6 +39,7 @@ _OURS = (
     NOISE_SECRET,
     SUBJECT_KEY,
     RESIDUE_FILE,
+    LAST_BACKUP,
     f"{LEDGER_FILE}*",
     f"{REPLACED}*",
     f"{RESTORING}*",

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from datetime import timedelta
 
 import pytest
@@ -12,7 +13,8 @@ from server.console.request_page import ACTIONS, FIELDS, call_of
 from server.service.calls import CALLS, VERBS
 from tests.deletion_service import submit
 from tests.integration.console.conftest import Browser, Desk, errors
-from unlearning.gdpr import Ground, Particulars, today
+from tests.ledgers import NOW
+from unlearning.gdpr import Ground, Particulars, one_month_after, today
 from unlearning.requests import Status
 
 
@@ -82,7 +84,7 @@ def test_every_action_is_a_verb_of_the_service_and_its_fields_are_that_verbs_val
     assert ACTIONS.keys() == VERBS.keys()
     for name, action in ACTIONS.items():
         assert call_of(name) in CALLS
-        form = FormData(dict.fromkeys(VERBS[name].values, "1") | {"parameters": "rate=1"})
+        form = FormData(dict.fromkeys(VERBS[name].values, "1") | {"parameters": "a=1"})
         assert {key for field in action.fields for key in FIELDS[field](form)} == VERBS[name].values.keys()
 
 
@@ -99,7 +101,7 @@ def test_an_operator_extends_holds_refuses_and_erases(desk: Desk, browser: Brows
     assert "extended by 30 days" in text
     assert "Held: a court wants it kept" in text
     browser.follow(browser.post(f"{page}/release", reason=""))
-    browser.follow(browser.post(f"{page}/refuse", reason="the claim is unfounded"))
+    browser.follow(browser.post(f"{page}/refuse", reason="the claim is unfounded", confirmed="yes"))
     assert "the claim is unfounded" in browser.page(page)
     assert desk.ledger.requests.get(request.id).status is Status.REFUSED
     rows = list(csv.DictReader(io.StringIO(browser.get("/register.csv").content.decode("utf-8-sig"))))
@@ -111,10 +113,10 @@ def test_an_operator_extends_holds_refuses_and_erases(desk: Desk, browser: Brows
         browser.post(f"{page}/amend", ground="b", reference="DSB-18", note="by letter\r\nof Monday")
     )
     assert "DSB-18" in browser.page(page)
-    browser.follow(browser.post(f"{page}/redact"))
+    browser.follow(browser.post(f"{page}/redact", confirmed="yes"))
     gone = browser.page(page) + browser.get("/register.csv").text
     assert "DSB-1" not in gone
-    assert "court" not in gone
+    assert "a court wants" not in gone
     assert "erased" in gone
 
 
@@ -147,7 +149,59 @@ def test_texts_are_erased_as_long_as_there_are_some(desk: Desk, browser: Browser
     page = f"/requests/{request.id}"
     for _ in range(2):
         assert f"{page}/redact" in browser.page(page)
-        browser.follow(browser.post(f"{page}/redact"))
+        browser.follow(browser.post(f"{page}/redact", confirmed="yes"))
         assert f"{page}/redact" not in browser.page(page)
         browser.follow(browser.post(f"{page}/amend", reference="DSB-18"))
     assert desk.ledger.events.verify() == ""
+
+
+def test_what_cannot_be_undone_is_confirmed_with_what_it_means(desk: Desk, browser: Browser) -> None:
+    """The first press shows what it does and to which request; only the second does it, with what was typed before."""
+    request = submit(desk.calling(), particulars=Particulars(reference="DSB-17"))
+    page = f"/requests/{request.id}"
+    for action, means in {
+        "cancel": "cannot be taken",
+        "refuse": "Art. 12(4)",
+        "redact": "brought back",
+    }.items():
+        asked = browser.post(f"{page}/{action}", reason="the claim is unfounded")
+        assert asked.status_code == 200
+        assert means in asked.text
+        assert f"{page}/{action}" in asked.text
+        assert 'name="reason" value="the claim is unfounded"' in asked.text
+    assert desk.ledger.requests.get(request.id) == request
+    assert {name for name, action in ACTIONS.items() if action.means} == {"cancel", "refuse", "redact"}
+
+
+def test_an_extension_is_offered_in_months_with_its_new_date(desk: Desk, browser: Browser) -> None:
+    """One month to the same day of the next; two, as far as the law's limit in days allows."""
+    request = submit(desk.calling(), particulars=Particulars(received_on=today() - timedelta(days=3)))
+    offered = re.findall(
+        r'<option value="(\d+)">by (\d) months?, to ([^<]+)</option>', browser.page(f"/requests/{request.id}")
+    )
+    later = one_month_after(request.due_on)
+    assert offered[0] == (str((later - request.due_on).days), "1", f"{later:%-d %B %Y}")
+    last = request.due_on + timedelta(days=int(offered[1][0]))
+    assert offered[1][1:] == ("2", f"{last:%-d %B %Y}")
+    browser.follow(
+        browser.post(f"/requests/{request.id}/extend", days=offered[1][0], reason="many sites are asked")
+    )
+    assert desk.ledger.requests.get(request.id).due_on == last
+
+
+def test_several_requests_are_held_at_once_after_one_confirmation(desk: Desk, browser: Browser) -> None:
+    """Those that cannot be are named with the reason; the others are held."""
+    operator = desk.calling()
+    one, two, gone = (submit(operator, idempotency_key=f"k{number}") for number in range(3))
+    desk.ledger.decisions.cancel(gone.id, by="ada", now=NOW)
+    chosen = [one.id, two.id, gone.id]
+    assert f'value="{one.id}"' in browser.page("/requests")
+    asked = browser.post("/bulk/hold", chosen=chosen)
+    assert "3 requests" in asked.text
+    assert not desk.ledger.requests.get(one.id).is_held
+    done = browser.post("/bulk/hold", chosen=chosen, reason="a court wants them kept", confirmed="yes")
+    assert done.status_code == 409
+    assert f'<p class="error">{gone.id}: ' in done.text
+    assert [item.id for item in desk.ledger.requests.select() if item.is_held] == [one.id, two.id]
+    assert browser.post("/bulk/hold").status_code == 422
+    assert browser.post("/bulk/redact", chosen=one.id).status_code == 400

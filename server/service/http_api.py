@@ -31,6 +31,7 @@ from server.service.problems import problem, problem_of, read_document, read_que
 from server.service.sandbox import Sandbox
 from server.service.tokens import Tokens
 from unlearning.errors import InvalidRequest, RequestNotFound
+from unlearning.requests import DeletionRequest
 
 _REPORT_FILES = {"report": "json", "report.html": "html"}
 """The fields of `Report` whose path ends in another name."""
@@ -55,6 +56,14 @@ class Asked:
     id: str
     raw: bytes
     given: Any
+
+    def request(self) -> DeletionRequest:
+        """Return the request that the path names, or the one that took its place, under the name of the first.
+
+        Raises:
+            RequestNotFound: there is none that the caller may see.
+        """
+        return self.core.ledger.requests.replacement_of(self.core.service.get(self.caller, self.request_id()))
 
     def request_id(self) -> str:
         """Return this service's id of the request that the path names, by that or by the caller's own id.
@@ -174,8 +183,8 @@ class HttpApi:
         return Response(TypeAdapter(type(found)).dump_json(found), media_type=asked.operation.kind)
 
     def show(self, asked: Asked) -> Response:
-        """Return the state of a request."""
-        found = asked.core.service.get(asked.caller, asked.request_id())
+        """Return the state of a request, or of the one that took its place."""
+        found = asked.request()
         return self._signed(opendsr.RequestState.of(found, opendsr.name_for(asked.caller, found)), 200)
 
     def withdraw(self, asked: Asked) -> Response:
@@ -201,7 +210,7 @@ class HttpApi:
         """Return one file of a completed request's report, byte for byte."""
         last = asked.operation.path.rpartition("/")[2]
         name = _REPORT_FILES.get(last, last)
-        content = getattr(asked.core.service.report(asked.caller, asked.request_id()), name)
+        content = getattr(asked.core.service.report(asked.caller, asked.request().id), name)
         if not content:
             raise RequestNotFound(
                 f"This request has a report and no {name}, or not yet.", code="no-such-file"

@@ -108,6 +108,13 @@ class Requests:
         with self.database.reading() as connection:
             return _find(connection, idempotency_key, by, role)
 
+    def replacement_of(self, request: DeletionRequest) -> DeletionRequest:
+        """Return what asks for the same in this request's place now, under its key; itself where nothing does."""
+        newest = request
+        while newest.replaced_by:
+            newest = self.get(newest.replaced_by)
+        return replace(newest, idempotency_key=request.idempotency_key)
+
     def target_of(self, request: DeletionRequest) -> Target:
         """Return what a request asks to forget, with the ids of its samples; requests as such are read without them.
 

@@ -48,6 +48,9 @@ class LiveLoop:
         )  # fmt: skip
         live_at(self._ledger, self._token, self._tick()).set_facts({FEDERATION: to_plain(profile)})
 
+    def set_facts(self, facts: Mapping[str, Any]) -> None:
+        live_at(self._ledger, self._token, self._tick()).set_facts(facts)
+
     def move(self, request_id: str, *path: Status, **changes: Any) -> None:
         for status in path:
             live_at(self._ledger, self._token, self._tick()).move(request_id, status, **changes)

@@ -176,9 +176,9 @@ class DeletionService:
     def report(self, caller: Caller, request_id: str) -> Report:
         """Return the report of a request, as JSON and as a page, its certificate and that one's timestamp.
 
-        Of a request that earlier deletions answer, those of the last of them.
+        Of a request that earlier deletions answer, those of the last of them; of one that was replaced, the new one's.
         """
-        known = self.get(caller, request_id)
+        known = self._ledger.requests.replacement_of(self.get(caller, request_id))
         folder = self._reports_dir / (known.answered_by or (known.id,))[-1]
         try:
             report = (folder / "report.json").read_bytes()

@@ -114,7 +114,9 @@ class HttpApi:
         """Return the state of a request."""
 
         def step() -> bytes:
-            found = self.core.service.get(caller, self._id_of(request, caller))
+            found = self.core.ledger.requests.replacement_of(
+                self.core.service.get(caller, self._id_of(request, caller))
+            )
             return _json(opendsr.status(found, opendsr.name_for(caller, found)))
 
         return self._signed(await self.core.workers.run(caller, step), 200)

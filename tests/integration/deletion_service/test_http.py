@@ -30,7 +30,7 @@ from tests.deletion_service import (
     received,
     submit,
 )
-from tests.integration.deletion_service.conftest import Guarded, Start
+from tests.integration.deletion_service.conftest import As, Guarded, Start
 from tests.raising import refuses
 from unlearning.requests import Granularity, Status, Target
 
@@ -121,6 +121,24 @@ def test_a_request_is_filed_followed_and_cancelled(web: Web, ledger: Ledger) -> 
     assert tool.delete(f"/requests/{FIRST}").status_code == 202
     assert tool.get(f"/requests/{FIRST}").json()["request_status"] == "cancelled"
     assert ledger.requests.get(request.id).status is Status.CANCELLED
+
+
+def test_a_replaced_request_is_followed_under_its_first_id(
+    web: Web, loop: LiveLoop, as_: As, ledger: Ledger
+) -> None:
+    """The submitter's own id, and the first one's, show what became of the request that took its place."""
+    tool = web.as_("operator")
+    first = own(tool.post("/requests", json=erasure()))["request_id"]
+    loop.move(first, Status.FAILED)
+    second = as_("operator").change("retry", first, method="puf-regular").id
+    for name in (FIRST, first):
+        assert tool.get(f"/requests/{name}").json()["request_status"] == "pending"
+    found = tool.get(f"/requests/{FIRST}").json()
+    assert (found["subject_request_id"], found["extensions"]["flower-unlearning"]["request_id"]) == (
+        FIRST,
+        second,
+    )
+    assert ledger.requests.get(second).parameters["unlearning_rate"] > 0
 
 
 def test_the_same_request_sent_again_is_the_same_request(web: Web, ledger: Ledger) -> None:

@@ -145,7 +145,7 @@ class Target:
             object.__setattr__(self, "num_samples", len(self.sample_ids))
         needs_client = self.granularity is not Granularity.CLASS
         if needs_client and not self.client_id:
-            raise InvalidRequest(f"A {self.granularity} deletion must name a client.")
+            raise InvalidRequest(f"A {self.granularity} deletion must name a client.", field="client_id")
         if not needs_client and self.client_id:
             raise InvalidRequest(
                 "A class deletion concerns every client; leave the client out, "
@@ -200,6 +200,23 @@ class Target:
     def without_ids(self) -> "Target":
         """Return the same target with the number of its samples only."""
         return replace(self, sample_ids=frozenset(), num_samples=self.num_samples)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownSamples:
+    """What a client says of samples that it is asked for.
+
+    unknown: those that it does not have.
+    forgotten: those that it may never use again, each with the forgotten class that it is of; None where it is of none.
+    """
+
+    unknown: frozenset[str] = frozenset()
+    forgotten: Mapping[str, int | None] = field(default_factory=dict)
+
+    def only(self, sample_ids: frozenset[str]) -> "KnownSamples":
+        """Return what is said of these samples."""
+        forgotten = {item: label for item, label in self.forgotten.items() if item in sample_ids}
+        return KnownSamples(unknown=self.unknown & sample_ids, forgotten=forgotten)
 
 
 def list_ids(sample_ids: Iterable[str]) -> str:

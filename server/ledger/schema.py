@@ -185,6 +185,16 @@ refusals = sa.Table(
     sqlite_autoincrement=True,
 )
 
+site_questions = sa.Table(
+    "site_questions",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),  # SHA-256 of client and ids
+    sa.Column("client_id", sa.String(200), nullable=False),
+    sa.Column("sample_ids", sa.JSON, nullable=False),
+    sa.Column("asked_at", UtcDateTime, nullable=False),
+    sa.Column("answer", sa.JSON(none_as_null=True), nullable=True),  # unlearning.requests.KnownSamples
+)
+
 federation_facts = sa.Table(
     "federation_facts",
     metadata,

@@ -162,6 +162,11 @@ def test_a_request_is_filed_after_plan_and_summary(desk: Desk, browser: Browser)
     plan = browser.page(draft)
     assert "PUF-Special" in plan
     assert "cannot, and why" in plan
+    first, others = plan.split('<details id="other-methods"')
+    assert re.findall(r'value="([\w-]+)" checked', plan) == re.findall(
+        r'type="radio" name="method" value="([\w-]+)"', first
+    )
+    assert "Other methods" in others
     summary = browser.follow(browser.post(draft, method="puf-special", parameters="unlearning_rate=1.5"))
     text = browser.page(summary)
     assert "client 3" in text

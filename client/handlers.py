@@ -13,6 +13,7 @@ from client.memory import memory_of
 from client.site_work import ClientWork, SiteCache, Sites, client_id_of
 from strategies.messages import (
     CLIENT_ID,
+    KNOWN,
     MEASURE,
     NOTICE,
     PART,
@@ -38,7 +39,8 @@ from unlearning.methods.method import ClientSite, Reply
 from unlearning.methods.preparation import LocalRound, train_prepared
 from unlearning.methods.registry import method_named
 from unlearning.pseudonyms import is_keyed
-from unlearning.requests import Forget
+from unlearning.requests import Forget, KnownSamples
+from unlearning.runtime.json_codec import from_plain, to_plain
 from unlearning.tasks.task import Examples, forgotten_mask, unknown_ids
 from unlearning.training import Trained, TrainingSettings
 
@@ -121,6 +123,23 @@ def _site(local: ClientWork, method: str, forget: Forget) -> ClientSite:
 handle_measure = message_handler(measure)
 
 
+@message_handler
+def handle_known(_: Message, local: ClientWork) -> RecordDict:
+    """Say which of some samples this client does not have, and which it may never use again."""
+    ids = from_plain(Forget, local.values["forget"]).sample_ids
+    asked = {local.loaded.names.get(item, item): item for item in ids}
+    unknown = unknown_ids(local.examples, asked)
+    of_these = forgotten_mask(local.examples, Forget(sample_ids=frozenset(asked)))
+    gone = local.examples.select(of_these & forgotten_mask(local.examples, local.tombstones))
+    labels = gone.targets.tolist() if gone.has_labels else [None] * len(gone)
+    forgotten = {
+        asked[item]: label if label in local.tombstones.classes else None
+        for item, label in zip(gone.ids.tolist(), labels, strict=True)
+    }
+    known = KnownSamples(unknown=frozenset(asked[item] for item in unknown), forgotten=forgotten)
+    return arrays_content({}, to_plain(known))
+
+
 def handle_notice(message: Message, context: Context, sites: Sites) -> RecordDict:  # noqa: ARG001 - as all handlers
     """Keep what every message carries; neither data nor model is needed for that."""
     memory = memory_of(context)
@@ -140,6 +159,7 @@ IN_SESSIONS: dict[str, Handler] = {
     UNLEARN: handle_unlearn,
     MEASURE: handle_measure,
     NOTICE: handle_notice,
+    KNOWN: handle_known,
 }
 """What answers a message of each type that a session carries."""
 

@@ -246,6 +246,7 @@ def _profile(settings: RunSettings, task: Task, examples: Examples | None) -> Fe
     few = examples.select(np.arange(min(2, len(examples)))) if examples else None
     return FederationProfile.of(
         task,
+        name=settings.federation,
         local_epochs=settings.epochs,
         recovery_max_rounds=settings.recovery_max_rounds,
         flops_per_example=training_flops(task, few) if few else 0.0,

@@ -21,12 +21,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
+from functools import partial
 from logging import getLogger
 
 from server.deletion import queue, steps
 from server.deletion.privacy_account import announce_account
 from server.deletion.steps import finish_abandoning
 from server.federation.context import FederationContext
+from server.federation.known_samples import answer_questions, ask_sites
 from server.federation.scripted_requests import ScriptedRequest
 from server.federation.state import FederationState, Move, Phase, RoundDone, RoundResult, Step
 from server.ledger import APPROVAL, FEDERATION
@@ -159,10 +161,12 @@ class LiveLoop:
         context.clients.register()
         if state.phase is Phase.TRAINING:
             self._file_scripted(state.training_rounds)
-            moves = tuple(queue.to_schedule(context.ledger, state.exclusions, self._undecided))
+            ask = partial(ask_sites, context.clients, number=state.round)
+            moves = tuple(queue.to_schedule(context.ledger, state.exclusions, self._undecided, ask))
             if moves:
                 self.commit(Step(state=state, moves=moves, overtakable=True))
         context.clients.restrict(state)
+        answer_questions(context.clients, state.round)
         match state.phase:
             case Phase.UNLEARNING:
                 return self._commit_each(steps.unlearn(context, state), state)
@@ -250,8 +254,7 @@ class LiveLoop:
             ):
                 continue
             try:
-                request = admit(context.ledger, scripted.new, now=context.writer.now(), by_operator=True)
-                _log.info("Request %s filed: forget %s", request.id, scripted.new.target.describe())
+                admit(context.ledger, scripted.new, now=context.writer.now(), by_operator=True)
             except RequestError as exc:
                 self._refused.add(key)
                 _log.error("The request of the run configuration, %s, is refused: %s", key, exc)

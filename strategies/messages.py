@@ -35,7 +35,7 @@ from unlearning.training import TrainingSettings
 from unlearning.untrusted import MAX_ARRAYS, as_line, json_object, npy_array
 
 TRAIN, UNLEARN, MEASURE, WHOAMI = "train", "train.unlearn", "evaluate", "query.whoami"
-SESSION, NOTICE = "train.session", "query.notice"
+SESSION, NOTICE, KNOWN = "train.session", "query.notice", "query.known"
 VECTOR = "vector"
 PREPARED = "prepared"
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"

@@ -13,7 +13,7 @@ from server.service import deletion_pb2 as pb
 from server.service.client import DeletionClient
 from tests.ledgers import live_at
 from unlearning.methods.eligibility import FederationProfile
-from unlearning.requests import DeletionRequest, Granularity, Status, Target
+from unlearning.requests import DeletionRequest, Granularity, Outcome, Status, Target
 from unlearning.runtime.json_codec import to_plain
 
 SERVICE = pb.DESCRIPTOR.services_by_name["DeletionService"]
@@ -44,13 +44,18 @@ class LiveLoop:
         """Say what the federation is, as a ServerApp does at its start: without, nothing can be planned."""
         profile = FederationProfile(
             task="digits", score_name="accuracy", num_classes=10, num_parameters=650, bytes_per_parameter=4,
-            num_head_parameters=650, recovery_max_rounds=3,
+            num_head_parameters=650, recovery_max_rounds=3, name="lakeside",
         )  # fmt: skip
         live_at(self._ledger, self._token, self._tick()).set_facts({FEDERATION: to_plain(profile)})
 
+    def set_facts(self, facts: Mapping[str, Any]) -> None:
+        live_at(self._ledger, self._token, self._tick()).set_facts(facts)
+
     def move(self, request_id: str, *path: Status, **changes: Any) -> None:
+        outcome = changes.pop("outcome", Outcome.NOT_SHOWN)
         for status in path:
-            live_at(self._ledger, self._token, self._tick()).move(request_id, status, **changes)
+            more = {"outcome": outcome} if status is Status.COMPLETED else {}
+            live_at(self._ledger, self._token, self._tick()).move(request_id, status, **more, **changes)
 
     def complete(self, request_id: str, reports: Path, files: Mapping[str, bytes]) -> None:
         """Carry a request out, with a report of these files."""
@@ -75,7 +80,8 @@ def submit(client: DeletionClient, target: Target = CLIENT_3, **changes: Any) ->
 
 
 def erasure(name: str = FIRST, *samples: str, client: str = "3", **changes: Any) -> dict[str, Any]:
-    """An erasure request as OpenDSR has it."""
+    """An erasure request as OpenDSR has it: of these samples, or of the whole client."""
+    own = {"client_id": client, "scope": "samples" if samples else "client"}
     return {
         "regulation": "gdpr",
         "subject_request_id": name,
@@ -85,7 +91,7 @@ def erasure(name: str = FIRST, *samples: str, client: str = "3", **changes: Any)
             {"identity_type": "controller_customer_id", "identity_value": item, "identity_format": "raw"}
             for item in samples
         ],
-        "extensions": {"flower-unlearning": {"client_id": client}, "another.example": {"x": 1}},
+        "extensions": {"flower-unlearning": own, "another.example": {"x": 1}},
         **changes,
     }
 

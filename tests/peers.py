@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.decentralised.in_process import InProcessNetwork
 from client.peer.gossip import GossipMessage, Kind, Payload
 from client.peer.grpc_transport import Handling, PeerServer, Reception
-from client.peer.in_process import InProcessNetwork
 from client.peer.journal import Journal, Refusals
 from client.peer.learner import Round, SiteLearner, Work
 from client.peer.peer import Peer, Place

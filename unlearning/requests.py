@@ -57,14 +57,19 @@ class Status(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What was shown of a completed deletion, beside that it was carried out."""
+    """What was shown of a completed deletion, beside that it was carried out; the weakest first."""
 
+    OVER_FORGETTING = "over-forgetting"
     NOT_SHOWN = "not-shown"
     TOO_FEW = "too-few"
-    OVER_FORGETTING = "over-forgetting"
     REDUCED = "reduced"
     INDISTINGUISHABLE = "indistinguishable"
+    RETRAINED = "retrained"
     GUARANTEED = "guaranteed"
+
+
+UNSHOWN_OUTCOMES = frozenset({Outcome.NOT_SHOWN, Outcome.TOO_FEW, Outcome.OVER_FORGETTING})
+"""After these the person may not be told that the model knows less than before."""
 
 
 _ENDS_UNBEGUN = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REFUSED})
@@ -141,7 +146,7 @@ class Target:
             object.__setattr__(self, "num_samples", len(self.sample_ids))
         needs_client = self.granularity is not Granularity.CLASS
         if needs_client and not self.client_id:
-            raise InvalidRequest(f"A {self.granularity} deletion must name a client.")
+            raise InvalidRequest(f"A {self.granularity} deletion must name a client.", field="client_id")
         if not needs_client and self.client_id:
             raise InvalidRequest(
                 "A class deletion concerns every client; leave the client out, "
@@ -196,6 +201,23 @@ class Target:
     def without_ids(self) -> "Target":
         """Return the same target with the number of its samples only."""
         return replace(self, sample_ids=frozenset(), num_samples=self.num_samples)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownSamples:
+    """What a client says of samples that it is asked for.
+
+    unknown: those that it does not have.
+    forgotten: those that it may never use again, each with the forgotten class that it is of; None where it is of none.
+    """
+
+    unknown: frozenset[str] = frozenset()
+    forgotten: Mapping[str, int | None] = field(default_factory=dict)
+
+    def only(self, sample_ids: frozenset[str]) -> "KnownSamples":
+        """Return what is said of these samples."""
+        forgotten = {item: label for item, label in self.forgotten.items() if item in sample_ids}
+        return KnownSamples(unknown=self.unknown & sample_ids, forgotten=forgotten)
 
 
 def list_ids(sample_ids: Iterable[str]) -> str:

@@ -80,7 +80,7 @@ def reason_of(error: BaseException) -> str:
     return as_line(f"It cannot be read: {type(error).__name__}: {error}")
 
 
-def json_object(text: str | bytes, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
+def json_object(text: str | bytes) -> dict[str, Any]:
     """Return the JSON object that `text` is.
 
     NaN and infinity are let through, for a loss may be one.
@@ -89,8 +89,8 @@ def json_object(text: str | bytes, *, max_bytes: int = MAX_JSON_BYTES) -> dict[s
         UpdateRefused: it is none; or too long, too deep, has a name twice, an integer that fits no 64 bits, or
             characters that cannot be written down.
     """
-    if len(text) > max_bytes:
-        raise UpdateRefused(f"It carries JSON of {len(text):,} bytes; {max_bytes:,} are allowed.")
+    if len(text) > MAX_JSON_BYTES:
+        raise UpdateRefused(f"It carries JSON of {len(text):,} bytes; {MAX_JSON_BYTES:,} are allowed.")
     try:
         whole = text.decode() if isinstance(text, bytes) else text
         if whole.count("[") + whole.count("{") > MAX_JSON_CONTAINERS or whole.count(",") > MAX_JSON_ITEMS:

@@ -24,7 +24,7 @@ from benchmarks.bench.parts import ORACLES, Part, row_path
 from benchmarks.bench.provenance import load, made_here
 from server.deletion.open_deletion import forget_sets
 from server.federation.context import FederationContext
-from server.federation.observing import ServerTestSet, observe_all
+from server.federation.observing import ServerTestSet, measuring_messages, read_all
 from server.federation.state import FederationState
 from strategies.settings.run_config import RunSettings
 from unlearning.methods.registry import method_named
@@ -231,7 +231,9 @@ class SeedRun:
         context.clients.register()
         context.clients.restrict(state)
         forgets = forget_sets(context.ledger, self.data.targets(case))
-        observed = observe_all(context.clients, context.test_set, state.parameters, state.round, forgets)
+        clients, model = context.clients, state.parameters
+        done = clients.exchange(measuring_messages(clients, model, state.round, forgets))
+        observed = read_all(clients, context.test_set, model, forgets, done)
         measurement = measure(
             stage="recovery",
             round=state.round,

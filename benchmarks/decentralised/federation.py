@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.data import sites_and_test
-from client.peer.in_process import InProcessNetwork
+from benchmarks.decentralised.in_process import InProcessNetwork
 from client.peer.journal import Journal, PeerModel
 from client.peer.learner import Round, SiteLearner
 from client.peer.peer import Peer

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from benchmarks.data import accuracy_percent
 from benchmarks.decentralised.federation import Federation
+from benchmarks.decentralised.in_process import InProcessNetwork
 from benchmarks.tables import Row
-from client.peer.in_process import InProcessNetwork
 from unlearning.evaluation import evaluate
 from unlearning.parameters import Vector
 from unlearning.requests import Forget

@@ -21,11 +21,11 @@ from benchmarks.decentralised.federation import (
     retained_examples,
     targets,
 )
+from benchmarks.decentralised.in_process import InProcessNetwork
 from benchmarks.decentralised.measures import measure_row, models, quick_accuracy
 from benchmarks.decentralised.pdudt import influence_after, without_influence
 from benchmarks.tables import Row
 from benchmarks.timing import time_call
-from client.peer.in_process import InProcessNetwork
 from unlearning.decentralised.corrections import CorrectionSettings
 from unlearning.decentralised.graphs import Graph
 from unlearning.decentralised.mixing import metropolis_weights

@@ -1,5 +1,6 @@
 """The command `flower-unlearn plan`: which methods can serve a request now, at what price, and why others cannot."""
 
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,9 @@ from server.cli.request_commands import targets_of
 from server.requests.plan_data import Plan, PlannedMethod
 from strategies.command_line import say, show_json, show_table, wants_json
 from unlearning.errors import InvalidRequest
+
+_SITE_S, _LOOK_S = 15.0, 0.5
+"""How long the answer of a client is waited for that is asked which samples it has, and how often it is looked for."""
 
 
 def plan_command(
@@ -28,13 +32,26 @@ def plan_command(
         raise InvalidRequest("A plan is made for one target.")
     with connection_of(ctx).client() as service:
         found = service.plan(targets[0])
+        until = time.monotonic() + _SITE_S
+        while is_asked(found) and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+            found = service.plan(targets[0])
     if wants_json():
         show_json(found)
     else:
         _show(found)
 
 
+def is_asked(found: Plan) -> bool:
+    """Return whether the client may say more of the samples soon."""
+    return found.samples is not None and found.samples.is_online and not found.samples.is_answered
+
+
 def _show(found: Plan) -> None:
+    if found.samples is not None:
+        say(found.samples.sentence)
+        if found.samples.unknown:
+            return
     say(
         f"Recommended: {found.recommended}. {found.why}"
         if found.recommended

@@ -3,10 +3,10 @@
 import resource
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,9 @@ from server.state_directory.ledger_address import asked_ledger
 from strategies.tls_files import TlsFiles
 from unlearning.errors import ConfigurationError
 from unlearning.runtime.gc_tuning import nothing_collected
+
+if TYPE_CHECKING:
+    from server.console.launch import Settings
 
 
 @options_of("limits", Limits, Limits)
@@ -70,6 +73,7 @@ def serve(
         from server.certificate.timestamp_worker import TimestampWorker
         from server.ledger import Ledger
         from server.operations.metrics import serve_metrics
+        from server.operations.service_metrics import ServiceCollector
         from server.service.grpc_server import MAX_CONNECTIONS, RESERVED_FILES
         from server.service.grpc_server import serve as start
         from server.service.http_server import HttpOptions, serve_http
@@ -88,6 +92,7 @@ def serve(
         running = start(store, state_dir / REPORTS, address, tls, limits=limits)
         parts.callback(running.stop)
         typer.echo(f"The deletion service listens at {running.address}.")
+        callbacks = None
         if http:
             options = HttpOptions(
                 address=http,
@@ -97,6 +102,7 @@ def serve(
             )
             web = serve_http(running.core, options, state_dir, tls)
             parts.callback(web.stop)
+            callbacks = web.callbacks
             typer.echo(f"The HTTP API is at {web.url}, described at {web.url}/openapi.json.")
         authority = TimestampAuthority.of(timestamp_url, timestamp_authority)
         if authority is not None:
@@ -105,7 +111,13 @@ def serve(
             parts.callback(stamping.stop)
             typer.echo(f"Certificates are stamped by {authority.url}.")
         if metrics:
-            watched = serve_metrics(store, metrics)
+            own = ServiceCollector(
+                state_dir=state_dir,
+                certificates=tuple(path for path in (tls_ca, tls_cert) if path is not None),
+                calls=running.core.checks.metrics,
+                callbacks=callbacks,
+            )
+            watched = serve_metrics(store, metrics, own)
             parts.callback(watched.stop)
             typer.echo(f"Metrics and health are at http://{watched.address}/metrics and /healthz.")
         told_to_stop.recv(1)
@@ -154,16 +166,9 @@ def console_command(
     ] = None,
 ) -> None:
     """Open the deletion requests, the register and the federation as pages in a browser on this machine."""
-    try:
-        from server.console.launch import Settings, run_console
-    except ModuleNotFoundError as exc:
-        raise ConfigurationError(
-            [
-                f"The console needs {exc.name}, which is not installed: pip install 'flower-unlearning[console]'."
-            ]
-        ) from exc
+    settings_kind, run_console = load_console()
     connection = connection_of(ctx)
-    settings = Settings(
+    settings = settings_kind(
         address=connection.server,
         tls=connection.tls,
         name=user_name(),
@@ -173,3 +178,20 @@ def console_command(
     )
     with suppress(KeyboardInterrupt):  # how the console is meant to end
         run_console(settings, typer.echo)
+
+
+def load_console() -> "tuple[type[Settings], Callable[[Settings, Callable[[str], None]], None]]":
+    """Return the console's settings and what serves it.
+
+    Raises:
+        ConfigurationError: what it needs is not installed.
+    """
+    try:
+        from server.console.launch import Settings, run_console
+    except ModuleNotFoundError as exc:
+        raise ConfigurationError(
+            [
+                f"The console needs {exc.name}, which is not installed: pip install 'flower-unlearning[console]'."
+            ]
+        ) from exc
+    return Settings, run_console

@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.console.rendering import Console
-from server.ledger import RoundRecord
-from unlearning.requests import DeletionRequest
+from server.ledger import Order, RequestFilter, RoundRecord
+from unlearning.requests import DeletionRequest, Status
 
 MAX_POINTS = 300
 _ACCOUNT = "privacy account"
@@ -40,7 +40,7 @@ def federation_page(console: Console, request: Request) -> Response:
             (label, Markup(rounds_plot(_points(drawn, name), deletions, name, label)))
             for name, label in (("test_score", "Score on test data"), ("loss", "Training loss"))
         ],
-        account=privacy_account(known.requests.values()),
+        account=privacy_account(_newest_completed(console)),
         describe_round=describe_round,
         failures_of=failures_of,
         figure=figure,
@@ -80,6 +80,11 @@ def privacy_account(requests: Iterable[DeletionRequest]) -> Mapping[str, Any] | 
     found = [item for item in requests if isinstance(item.result.get(_ACCOUNT), Mapping)]
     newest = max(found, key=lambda item: item.result[_ACCOUNT].get("num_releases", 0), default=None)
     return None if newest is None else newest.result[_ACCOUNT]
+
+
+def _newest_completed(console: Console) -> tuple[DeletionRequest, ...]:
+    wanted = RequestFilter(statuses=(Status.COMPLETED,), order=Order.CHANGED, descending=True)
+    return console.mirror.page(wanted).requests
 
 
 def _points(records: Iterable[RoundRecord], name: str) -> tuple[tuple[int, str, float], ...]:

@@ -22,7 +22,7 @@ from unlearning.errors import (
 from unlearning.requests import Granularity
 
 TARGET_FIELDS = ("what", "client", "class_label", "ids")
-DETAIL_FIELDS = ("method", "parameters", *REGISTER_FIELDS)
+DETAIL_FIELDS = ("method", "parameters", "hold_reason", *REGISTER_FIELDS)
 GRANULARITIES: Mapping[str, str] = {
     Granularity.CLIENT: "A whole client",
     Granularity.SAMPLE: "Some samples of a client",
@@ -62,7 +62,7 @@ def target_page(
             for kind, text in GRANULARITIES.items()
             if kind != Granularity.CLASS or not console.caller.is_client
         },
-        clients=[item.client.client_id for item in known.clients or () if not item.forgotten],
+        clients=[item for item in known.clients or () if not item.forgotten],
     )
 
 
@@ -146,6 +146,7 @@ def file_it(console: Console, request: Request, _form: FormData) -> Response:
             submitted_by=console.caller.name,
             idempotency_key=draft.key,
             particulars=draft.particulars,
+            hold_reason=draft.typed["hold_reason"],
         )
     except RequestError as exc:
         return summary_page(console, request, {"form": str(exc)}, _status(exc))

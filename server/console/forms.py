@@ -44,7 +44,7 @@ async def read_form(request: Request) -> FormData:
                 pass
             raise BodyTooLong(exc.message) from exc
     text = b"".join([chunk async for chunk in _bounded(request, MIB)]).decode(errors="replace")
-    return FormData(dict(parse_qsl(text, keep_blank_values=True)))
+    return FormData([*parse_qsl(text, keep_blank_values=True)])
 
 
 def text_of(form: FormData, name: str) -> str:

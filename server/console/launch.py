@@ -62,7 +62,9 @@ def run_console(settings: Settings, say: Callable[[str], None]) -> None:
             public_key=key,
             not_after=not_after,
         )
-        say(f"The console of {caller.name} ({caller.role}) for the deletion service at {settings.address}.")
+        say(
+            f"The console of {caller.name} ({', '.join(caller.roles)}) for the deletion service at {settings.address}."
+        )
         if problem := console.mirror.now().problem:
             say(f"{problem} The console goes on by itself when the service answers.")
         opening = "A browser opens. If it does not, paste" if settings.opens_browser else "Paste"

@@ -1,46 +1,48 @@
-"""What the console knows of the service: read once, then brought up to date by what has happened since.
+"""What the console knows of the service: how far it has come, its newest rounds, and the pages of lists shown last.
 
-A list of 10,000 requests is ten calls; what happened since is one. While the service does not answer, pages show
-what was known last and say so.
+A look asks for what has happened since the last one. While the service does not answer, lists show what was known last
+and say so.
 """
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from server.ledger import RoundRecord
+from server.ledger import Order, RequestFilter, RequestPage, RoundRecord
 from server.service.access import Caller
 from server.service.calls import ClientStatus
 from server.service.client import DeletionClient
+from server.service.statuses import ServiceUnavailable
 from unlearning.errors import FlowerUnlearningError
-from unlearning.requests import DeletionRequest
 
 NEWEST_ROUNDS = 1000
-# Beyond this number of changed requests the whole list is read again.
-_SINGLE_READS = 50
+KEPT_PAGES = 50
 _AFTER_ALL = 2**62
+_NEWEST = RequestFilter(order=Order.CHANGED, descending=True, limit=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """What was known at one moment.
 
+    changed: the number of the ledger's newest event; of a client, which request of its own has changed last, and when.
     rounds: the newest ones by number, each as it was done last. clients: None where the caller may not read them.
-    waiting: for whom the run waits, in a sentence; "" where it does not.
+    federation: its name, "" where that is not known. waiting: for whom the run waits, in a sentence; "" where it does
+        not.
     version: grows with each change. problem: why the service does not answer, "" where it does; since: from when.
-    newest_event, newest_round: sequence numbers, after which the next look begins.
+    newest_round: the sequence number after which the next look begins.
     """
 
-    requests: Mapping[str, DeletionRequest] = field(default_factory=dict)
+    changed: object = None
     rounds: tuple[RoundRecord, ...] = ()
     clients: tuple[ClientStatus, ...] | None = None
+    federation: str = ""
     waiting: str = ""
     version: int = 0
     problem: str = ""
     since: datetime | None = None
-    newest_event: int | None = None
     newest_round: int = 0
 
     @property
@@ -63,7 +65,8 @@ class Mirror:
         self._known = Snapshot()
         self._read_at = float("-inf")
         self._service = service
-        self._reads_all = not caller.is_client  # a client may not read the events and clients of others
+        self._pages: dict[RequestFilter, RequestPage] = {}
+        self._reads_all = not caller.is_client  # a client may not read events and clients of others
 
     def now(self, *, not_older_than_s: float = 0.0) -> Snapshot:
         """Return the newest snapshot; one of a moment ago may do."""
@@ -73,36 +76,44 @@ class Mirror:
                 self._read_at = time.monotonic()
             return self._known
 
+    def page(self, wanted: RequestFilter) -> RequestPage:
+        """Return a page of the requests; while the service is away, as it was shown last.
+
+        Raises:
+            ServiceUnavailable: the service is away, and the page was not shown before.
+        """
+        try:
+            found = self._service.page(wanted)
+        except ServiceUnavailable:
+            with self._lock:
+                if wanted not in self._pages:
+                    raise
+                return self._pages[wanted]
+        with self._lock:
+            self._pages.pop(wanted, None)
+            self._pages[wanted] = found
+            if len(self._pages) > KEPT_PAGES:
+                del self._pages[next(iter(self._pages))]
+        return found
+
     def _read(self, known: Snapshot) -> Snapshot:
         try:
-            fresh = self._rounds_and_clients(self._requests(known))
+            changed = self._newest_change()
+            fresh = replace(self._rounds_and_clients(known), changed=changed)
         except FlowerUnlearningError as exc:
             return replace(known, problem=str(exc), since=known.since or datetime.now(UTC))
-        is_same = (
-            (fresh.requests is known.requests or fresh.requests == known.requests)
-            and fresh.newest_round == known.newest_round
-            and fresh.presence == known.presence
+        is_same = (fresh.changed, fresh.newest_round, fresh.presence) == (
+            known.changed,
+            known.newest_round,
+            known.presence,
         )
         return replace(fresh, version=known.version + (not is_same), problem="", since=None)
 
-    def _requests(self, known: Snapshot) -> Snapshot:
-        if not self._reads_all or known.newest_event is None:
-            return self._all_requests(known)
-        events, newest = self._service.events(after=known.newest_event)
-        changed = {item.request_id for item in events if item.request_id}
-        # A number below the one before is that of an older ledger which was restored.
-        if newest < known.newest_event or len(changed) > _SINGLE_READS:
-            return self._all_requests(known)
-        if not changed:
-            return replace(known, newest_event=newest)
-        found = {**known.requests, **{name: self._service.get(name) for name in sorted(changed)}}
-        return replace(known, requests=found, newest_event=newest)
-
-    def _all_requests(self, known: Snapshot) -> Snapshot:
-        # The events first, so that what comes while the list is read is read once more and not missed.
-        newest = self._service.events(after=_AFTER_ALL)[1] if self._reads_all else None
-        found = {item.id: item for item in self._service.list_requests()}
-        return replace(known, requests=found, newest_event=newest)
+    def _newest_change(self) -> object:
+        if self._reads_all:
+            return self._service.events(after=_AFTER_ALL)[1]
+        newest = self._service.page(_NEWEST)
+        return newest.total, [(one.id, one.updated_at) for one in newest.requests]
 
     def _rounds_and_clients(self, known: Snapshot) -> Snapshot:
         fresh = self._service.rounds(after=known.newest_round, limit=NEWEST_ROUNDS)
@@ -112,6 +123,7 @@ class Mirror:
             rounds=_by_number((*known.rounds, *fresh)) if fresh else known.rounds,
             newest_round=fresh[-1].sequence if fresh else known.newest_round,
             clients=None if answer is None else answer.clients,
+            federation="" if answer is None else answer.federation,
             waiting="" if answer is None else answer.waiting,
         )
 

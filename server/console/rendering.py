@@ -14,13 +14,13 @@ from starlette.responses import HTMLResponse, Response
 from server.console.auth import LoginLink
 from server.console.filing import Drafts
 from server.console.mirror import Mirror
-from server.ledger.records import no_such_request
+from server.console.telling import OUTCOME_WORDS
 from server.report.templating import environment
 from server.service.access import Caller
 from server.service.calls import Report
 from server.service.client import DeletionClient
 from unlearning.gdpr import today
-from unlearning.requests import DeletionRequest
+from unlearning.requests import UNSHOWN_OUTCOMES, DeletionRequest
 
 _KEPT_REPORTS = 16
 
@@ -53,18 +53,12 @@ class Console:
         return self.caller.may(call)
 
     def find(self, request_id: str) -> DeletionRequest:
-        """Return a request of the list.
+        """Return a request.
 
         Raises:
             RequestNotFound: the caller may see none with this id.
         """
-        known = self.mirror.now(not_older_than_s=0.2)
-        found = known.requests.get(request_id)
-        if found is None and known.problem:
-            return self.service.get(request_id)  # says what the problem is
-        if found is None:
-            raise no_such_request(request_id[:40])
-        return found
+        return self.service.get(request_id[:40])
 
     def render(self, request: Request, name: str, *, status: int = 200, **context: Any) -> Response:
         """Answer with a page. context: `page` (its kind), and `live` where it refreshes itself.
@@ -100,4 +94,5 @@ def _environment() -> Environment:
         moment=lambda value: f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}",
         day=lambda value: f"{value.astimezone(UTC):%Y-%m-%d}",
     )
+    made.globals.update(unshown=UNSHOWN_OUTCOMES, outcome_words=OUTCOME_WORDS)
     return made

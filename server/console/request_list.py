@@ -8,10 +8,9 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, date, datetime
-from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -20,35 +19,53 @@ from starlette.responses import Response
 
 from server.certificate.json_ld import activity, record
 from server.console.rendering import Console, download
+from server.console.request_page import ACTIONS, BULK, call_of
+from server.ledger import Due, Order, RequestFilter, RequestPage
 from server.service.calls import LedgerCheck
 from unlearning.errors import InvalidRequest
-from unlearning.gdpr import SOON, parse_day, today
-from unlearning.requests import DeletionRequest, Status, Target, facts_of
+from unlearning.gdpr import parse_day
+from unlearning.outcomes import is_shown
+from unlearning.requests import (
+    ANSWERED_STATUSES,
+    UNSHOWN_OUTCOMES,
+    DeletionRequest,
+    Outcome,
+    Status,
+    Target,
+    facts_of,
+)
 
 PAGE = 50
-SORTS: Mapping[str, tuple[str, Callable[[DeletionRequest], Any]]] = {
-    "id": ("Request", lambda item: item.id),
-    "subject": ("Subject", lambda item: item.target.describe()),
-    "state": ("State", lambda item: list(Status).index(item.status)),
-    "received": ("Received", lambda item: (item.received_on, item.id)),
-    "due": ("Due", lambda item: (item.is_answered, item.due_on, item.id)),
-    "method": ("Method", lambda item: item.method),
+NEEDED_AT_ONCE = 20
+"""How many requests of one kind the work list shows before it refers to the whole list of them."""
+SORTS: Mapping[str, tuple[str, Order]] = {
+    "id": ("Request", Order.ARRIVAL),
+    "subject": ("Subject", Order.CLIENT),
+    "state": ("State", Order.STATUS),
+    "received": ("Received", Order.RECEIVED),
+    "due": ("Due", Order.DUE),
+    "changed": ("Last change", Order.CHANGED),
+    "method": ("Method", Order.METHOD),
 }
-"""What a list can be sorted by: the column's heading, and its key."""
-
-
-def _is_in(status: Status, request: DeletionRequest) -> bool:
-    return request.status is status
-
-
-STATES: Mapping[str, Callable[[DeletionRequest], bool]] = {
-    "open": lambda item: not item.is_answered,
-    "overdue": lambda item: item.is_overdue(today()),
-    "due soon": lambda item: not item.is_answered and today() <= item.due_on <= today() + SOON,
-    "held": lambda item: item.is_held and not item.is_answered,
-    **{str(status): partial(_is_in, status) for status in Status},
+"""What a list can be sorted by: the column's heading, and the ledger's order."""
+FILTERS: Mapping[str, Mapping[str, Any]] = {
+    "open": {"statuses": tuple(status for status in Status if status not in ANSWERED_STATUSES)},
+    "overdue": {"due": Due.OVERDUE},
+    "due soon": {"due": Due.SOON},
+    "held": {"held": True},
+    "not shown": {"outcomes": tuple(sorted(UNSHOWN_OUTCOMES))},
+    **{str(outcome): {"outcomes": (outcome,)} for outcome in Outcome},
+    **{str(status): {"statuses": (status,)} for status in Status},
 }
-"""The filter of states; open is what is not answered yet."""
+"""The filter of states and outcomes; open is what is not answered yet."""
+NEEDS: Mapping[str, str] = {
+    "overdue": "Overdue",
+    "due soon": "Due within seven days",
+    str(Status.AWAITING): "Awaiting a decision",
+    "failed": "Failed",
+    "not shown": "Nothing shown",
+}
+"""What needs a person, by its filter, in the order of the work list."""
 COLUMNS = (
     *(
         item.name
@@ -71,7 +88,7 @@ class ListQuery:
 
     search: str = ""
     state: str = ""
-    sort: str = "id"
+    sort: str = ""
     is_descending: bool = True
     page: int = 1
     first: date | None = None
@@ -81,17 +98,22 @@ class ListQuery:
     @classmethod
     def of(cls, query: Mapping[str, str]) -> "ListQuery":
         """Read an address's query."""
-        state, sort, page = query.get("state", ""), query.get("sort", "id"), query.get("page", "")
+        state, sort, page = query.get("state", ""), query.get("sort", ""), query.get("page", "")
         days, problems = _days_of(query)
         return cls(
             search=query.get("q", "").strip()[:200],
-            state=state if state in STATES else "",
-            sort=sort if sort in SORTS else "id",
+            state=state if state in FILTERS else "",
+            sort=sort if sort in SORTS else "",
             is_descending=query.get("dir", "down") != "up",
             page=max(1, int(page)) if page.isascii() and page.isdigit() and len(page) < 8 else 1,
             problems=problems,
             **days,
         )
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether it asks for some of the requests only, or for an order."""
+        return bool(self.search or self.state or self.sort or self.first or self.last)
 
     def link(self, **changes: Any) -> str:
         """Return the query of the same list with something changed."""
@@ -99,63 +121,88 @@ class ListQuery:
             "q": self.search,
             "state": self.state,
             "sort": self.sort,
-            "dir": "down" if self.is_descending else "up",
+            "dir": "" if self.is_descending else "up",
             "first": self.first or "",
             "last": self.last or "",
-            "page": 1,
             **changes,
         }
         return "?" + urlencode({name: value for name, value in says.items() if value != ""})
 
-    def select(self, requests: Iterable[DeletionRequest]) -> list[DeletionRequest]:
-        """Return the requests that are asked for, in order."""
-        first, last, words = self.first or date.min, self.last or date.max, self.search.casefold().split()
-        found = [
-            item
-            for item in requests
-            if (not self.state or STATES[self.state](item))
-            and first <= item.received_on <= last
-            and all(word in _text(item) for word in words)
-        ]
-        return sorted(found, key=SORTS[self.sort][1], reverse=self.is_descending)
+    @property
+    def wanted(self) -> RequestFilter:
+        """The filter of the whole list, in its order."""
+        return RequestFilter(
+            **FILTERS.get(self.state, {}),
+            text=self.search,
+            first=self.first,
+            last=self.last,
+            order=SORTS[self.sort or "id"][1],
+            descending=self.is_descending,
+        )
 
 
-def page_of(found: Sequence[DeletionRequest], number: int) -> dict[str, Any]:
-    """Return a page of what was found, the last one for a number beyond, as templates show it."""
-    num_pages = max(1, math.ceil(len(found) / PAGE))
-    page = min(number, num_pages)
-    rows = found[(page - 1) * PAGE : page * PAGE]
-    return {"rows": rows, "num_found": len(found), "page": page, "num_pages": num_pages}
+def page_of(console: Console, wanted: RequestFilter, number: int) -> dict[str, Any]:
+    """Return a page of a list, the last one for a number beyond, as templates show it."""
+    found = console.mirror.page(replace(wanted, offset=(number - 1) * PAGE, limit=PAGE))
+    num_pages = max(1, math.ceil(found.total / PAGE))
+    if number > num_pages:
+        return page_of(console, wanted, num_pages)
+    return {"rows": found.requests, "num_found": found.total, "page": number, "num_pages": num_pages}
 
 
-def requests_page(console: Console, request: Request) -> Response:
-    """Show the list of requests."""
+def requests_page(
+    console: Console, request: Request, problems: Mapping[str, str] | None = None, status: int = 200
+) -> Response:
+    """Show the work list: what needs a person, then all else; or the list that is asked for."""
     asked, known = ListQuery.of(request.query_params), console.mirror.now()
-    everything = known.requests.values()
+    wanted = asked.wanted if asked.is_narrowed else replace(asked.wanted, urgent=False)
+    needed = {name: console.mirror.page(_needed(name)) for name in NEEDS}
     return console.render(
         request,
         "requests.html",
-        live=True,
+        status=status,
+        live=not problems,
         known=known,
         asked=asked,
-        listed=page_of(asked.select(everything), asked.page),
-        counts={word: sum(map(is_one, everything)) for word, is_one in STATES.items()},
+        needed=_once(needed) if not asked.is_narrowed and asked.page == 1 else {},
+        counts={name: page.total for name, page in needed.items()},
+        listed=page_of(console, wanted, asked.page),
         sorts=SORTS,
+        filters=FILTERS,
+        needs=NEEDS,
+        bulk=[name for name in BULK if console.may(call_of(name))],
+        actions=ACTIONS,
+        problems=problems or {},
     )
+
+
+def _needed(name: str) -> RequestFilter:
+    return RequestFilter(**FILTERS[name], urgent=True, order=Order.DUE, limit=NEEDED_AT_ONCE)
+
+
+def _once(needed: Mapping[str, RequestPage]) -> dict[str, list[DeletionRequest]]:
+    """Return what needs a person, each request under the first of its reasons."""
+    seen: set[str] = set()
+    found: dict[str, list[DeletionRequest]] = {}
+    for name, page in needed.items():
+        found[name] = [item for item in page.requests if item.id not in seen]
+        seen |= {item.id for item in page.requests}
+    return {name: items for name, items in found.items() if items}
 
 
 def register_page(console: Console, request: Request) -> Response:
     """Show the requests of a period, and where to export them."""
     asked = _period(request)
-    found = [] if asked.problems else asked.select(console.mirror.now().requests.values())
+    wanted = replace(asked.wanted, limit=1)
     return console.render(
         request,
         "register.html",
         status=422 if asked.problems else 200,
         asked=asked,
         typed={name: request.query_params.get(name, "") for name in ("first", "last")},
-        listed=page_of(found, asked.page),
-        counts={status: sum(item.status is status for item in found) for status in Status},
+        listed=page_of(console, asked.wanted, asked.page),
+        counts={one: console.mirror.page(replace(wanted, statuses=(one,))).total for one in Status},
+        sorts=SORTS,
     )
 
 
@@ -204,9 +251,9 @@ def _activity(item: DeletionRequest) -> dict[str, Any]:
     notice = None
     if item.status is Status.REFUSED:
         notice = {"@type": "RightNonFulfilmentNotice", "reason": item.refusal_reason}
-    if item.status is Status.COMPLETED:
+    if item.outcome is not None and is_shown(item.outcome):
         notice = {"@type": "RightFulfilmentNotice", "certificate_sha256": row.pop("certificate_sha256", "")}
-    return row | activity(item.status, notice) | {"state": str(item.status)}
+    return row | activity(item.status, notice, item.outcome) | {"state": str(item.status)}
 
 
 def _export(
@@ -217,14 +264,11 @@ def _export(
         raise InvalidRequest(" ".join(asked.problems.values()))
     # The head first: what is exported is then at least as new as the event that is named.
     head = console.service.verify_ledger() if console.may("VerifyLedger") else None
-    known = console.mirror.now()
-    if known.problem:
-        console.service.list_requests()  # raises: what was known last would look like an export of today
-    return asked, asked.select(known.requests.values()), head
+    return asked, console.service.list_requests(first=asked.first, last=asked.last), head
 
 
 def _period(request: Request) -> ListQuery:
-    return replace(ListQuery.of(request.query_params), sort="id", is_descending=False, search="", state="")
+    return replace(ListQuery.of(request.query_params), search="", state="")
 
 
 def _days_of(query: Mapping[str, str]) -> tuple[dict[str, date | None], dict[str, str]]:
@@ -240,19 +284,6 @@ def _days_of(query: Mapping[str, str]) -> tuple[dict[str, date | None], dict[str
     if first is not None and last is not None and last < first:
         problems["last"] = f"The last day, {last}, is before the first, {first}."
     return days, problems
-
-
-def _text(request: DeletionRequest) -> str:
-    """Return what a search looks into."""
-    parts = (
-        request.id,
-        request.target.describe(),
-        request.method,
-        request.submitted_by,
-        request.reason,
-        request.reference,
-    )
-    return "\n".join(parts).casefold()
 
 
 def _harmless(value: object) -> object:

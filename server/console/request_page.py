@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from typing import Any
 
 from starlette.datastructures import FormData
@@ -13,6 +14,7 @@ from server.console.federation_page import describe_round, figure
 from server.console.filing import read_parameters
 from server.console.forms import text_of, texts_of
 from server.console.rendering import Console
+from server.console.telling import tell
 from server.ledger import Event
 from server.ledger.records import SUBMITTED
 from server.ledger.texts import ERASED, TEXTS
@@ -20,9 +22,14 @@ from server.report import words
 from server.service.access import Caller, may_cancel
 from server.service.narrator import GOING_ON, MEANINGS
 from server.service.statuses import AccessDenied
+from unlearning.advice import advice_for
 from unlearning.errors import IllegalMove, InvalidRequest, RequestError, RequestNotFound
-from unlearning.gdpr import MAX_EXTENSION_DAYS, Amendment, today
+from unlearning.gdpr import MAX_EXTENSION_DAYS, Amendment, one_month_after, today
+from unlearning.outcomes import describe_request
 from unlearning.requests import HOLDABLE_STATUSES, LEGAL_MOVES, DeletionRequest, Status
+
+CONFIRMED, CHOSEN = "confirmed", "chosen"
+"""Fields of forms: that the action is meant, and the requests that it is about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +49,9 @@ class Situation:
 class Action:
     """A form on the page, by the name of a verb of `server.service.calls`; `fields`: the verb's values (`FIELDS`).
 
-    is_optional: the reason may be left out. is_grave: it cannot be undone. is_shown: the form is open from the start.
+    is_optional: the reason may be left out. is_shown: the form is open from the start.
+    means: what a person confirms before it is done, because it cannot be undone; "" where it can.
+    several: the button of a list, where it can be done to several requests at once.
     """
 
     heading: str
@@ -51,7 +60,8 @@ class Action:
     is_possible: Callable[[Situation], bool]
     fields: tuple[str, ...] = ()
     is_optional: bool = False
-    is_grave: bool = False
+    means: str = ""
+    several: str = ""
     is_shown: bool = False
 
 
@@ -59,7 +69,8 @@ ACTIONS: Mapping[str, Action] = {
     "accept": Action(
         heading="Accept it",
         button="Accept this request",
-        hint="It begins as soon as its turn comes.",
+        several="Accept those chosen",
+        hint="The deletion begins as soon as its turn comes, and once it has begun it cannot be taken back.",
         is_possible=lambda now: now.request.status is Status.AWAITING,
         is_shown=True,
     ),
@@ -68,7 +79,8 @@ ACTIONS: Mapping[str, Action] = {
         button="Cancel this request",
         hint="It has not begun; its data trains again.",
         is_possible=lambda now: now.may_become(Status.CANCELLED) and may_cancel(now.caller, now.request),
-        is_grave=True,
+        means="Nothing is erased: the data takes part in training again from the next round on. It cannot be taken "
+        "back; to erase the data after all, file a new request.",
         is_shown=True,
     ),
     "retry": Action(
@@ -91,8 +103,8 @@ ACTIONS: Mapping[str, Action] = {
     "extend": Action(
         heading="Extend the deadline",
         button="Extend",
-        hint=f"Once, by 1 to {MAX_EXTENSION_DAYS} days, while the deadline has not passed (GDPR Art. 12(3)). Inform "
-        "the person before it ends.",
+        hint="Once, while the deadline has not passed (GDPR Art. 12(3)). Inform the person of it and of the reason "
+        "before the present deadline.",
         is_possible=lambda now: (
             not (now.request.is_answered or now.request.extended_days or now.request.is_overdue(today()))
         ),
@@ -101,6 +113,7 @@ ACTIONS: Mapping[str, Action] = {
     "hold": Action(
         heading="Hold it",
         button="Hold",
+        several="Hold those chosen",
         hint="It does not begin, because the data must be kept by law. The deadline runs on.",
         is_possible=lambda now: now.request.status in HOLDABLE_STATUSES and not now.request.is_held,
         fields=("reason",),
@@ -119,7 +132,9 @@ ACTIONS: Mapping[str, Action] = {
         hint="It is answered without deletion, permanently; inform the person of the reason (Art. 12(4)).",
         is_possible=lambda now: now.may_become(Status.REFUSED),
         fields=("reason",),
-        is_grave=True,
+        means="Nothing is erased: the data takes part in training again. It cannot be taken back. Tell the person the "
+        "reason within one month of the request's receipt, and that they may complain to the supervisory authority "
+        "and go to court (Art. 12(4)).",
     ),
     "redact": Action(
         heading="Erase its texts",
@@ -128,10 +143,13 @@ ACTIONS: Mapping[str, Action] = {
         "not say otherwise: it proves that the person was answered.",
         is_possible=lambda now: has_texts(now.events),
         fields=("include_refusal",),
-        is_grave=True,
+        means="The texts are erased from the ledger and cannot be brought back. Exports and older backups still have "
+        "them.",
     ),
 }
 """What can be done about a request: a new verb of the service needs its entry here, and the page has its form."""
+BULK = tuple(name for name, action in ACTIONS.items() if action.several)
+"""The actions that can be done to several requests at once."""
 
 
 def request_page(
@@ -162,12 +180,15 @@ def request_page(
         figure=figure,
         headline=headline,
         verdict=verdict,
+        advice=advice_for(asked),
         reasons=reasons,
         actions={
             name: action
             for name, action in ACTIONS.items()
             if name in failed or (console.may(call_of(name)) and action.is_possible(now))
         },
+        extensions=_extensions(asked),
+        tell=tell(asked),
         errors=failed,
         typed={item.name: getattr(asked, item.name) or "" for item in fields(Amendment)} | dict(typed or {}),
     )
@@ -178,15 +199,49 @@ def act(console: Console, request: Request, form: FormData) -> Response:
     name, request_id = request.path_params["action"], request.path_params["id"]
     if name not in ACTIONS:
         raise InvalidRequest(f"A request's page has no action {name[:40]!r}.")
+    if is_to_confirm(console, name, form):
+        return confirm_page(console, request, name, [console.find(request_id)], form)
     try:
-        given = {key: value for field in ACTIONS[name].fields for key, value in FIELDS[field](form).items()}
-        done = console.service.change(name, request_id, by=console.caller.name, **given)
+        done = do(console, name, request_id, form)
     except RequestNotFound:
         raise
     except RequestError as exc:
         status = 403 if isinstance(exc, AccessDenied) else 409
         return request_page(console, request, {name: str(exc)}, status, texts_of(form))
     return RedirectResponse(f"/requests/{done.id}", status_code=303)
+
+
+def do(console: Console, name: str, request_id: str, form: FormData) -> DeletionRequest:
+    """Do what a form says to one request; return it, or the one that took its place.
+
+    Raises:
+        RequestError: the form or the service refuses it.
+    """
+    given = {key: value for field in ACTIONS[name].fields for key, value in FIELDS[field](form).items()}
+    return console.service.change(name, request_id, by=console.caller.name, **given)
+
+
+def is_to_confirm(console: Console, name: str, form: FormData) -> bool:
+    """Return whether a person has to confirm the action first; what the service refuses needs none."""
+    return bool(ACTIONS[name].means) and console.may(call_of(name)) and not form.get(CONFIRMED)
+
+
+def confirm_page(
+    console: Console, request: Request, name: str, asked: Sequence[DeletionRequest], form: FormData
+) -> Response:
+    """Ask whether an action is meant: what it does, to which requests, and what is still to be said for it."""
+    typed = {key: value for key, value in texts_of(form).items() if key != CHOSEN}
+    return console.render(
+        request,
+        "confirm.html",
+        page="confirm",
+        verb=name,
+        action=ACTIONS[name],
+        asked=asked,
+        typed=typed,
+        missing=[field for field in ACTIONS[name].fields if field not in typed],
+        path=request.url.path,
+    )
 
 
 def call_of(action: str) -> str:
@@ -210,7 +265,17 @@ def _outcome(console: Console, asked: DeletionRequest) -> tuple[list[tuple[str, 
     except IllegalMove as exc:
         return [], str(exc), []
     attacks = report["attacks"]
-    return words.headline(report), words.describe_finding(attacks["verdict"]), attacks["reasons"]
+    return words.headline(report), describe_request(asked), attacks["reasons"]
+
+
+def _extensions(asked: DeletionRequest) -> list[tuple[int, str]]:
+    """Return by how many days a deadline can be extended, and what the officer reads: months and the new date."""
+    one = one_month_after(asked.due_on)
+    days = [(number, (later - asked.due_on).days) for number, later in ((1, one), (2, one_month_after(one)))]
+    return [
+        (few, f"by {words.count(number, 'month')}, to {asked.due_on + timedelta(days=few):%-d %B %Y}")
+        for number, few in ((number, min(many, MAX_EXTENSION_DAYS)) for number, many in days)
+    ]
 
 
 def _failed_attempts(events: Iterable[Event]) -> list[Event]:

@@ -1,6 +1,6 @@
 """The queue of deletion requests: what was received is checked and scheduled, what can be served now is claimed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from server.federation.state import Move, Note
@@ -9,46 +9,94 @@ from server.requests.admission import check_admissible
 from server.requests.privacy_budget import may_serve_together
 from server.requests.recommending import waits_for
 from strategies.settings.run_config import RunSettings
+from unlearning.advice import CODE
 from unlearning.errors import RequestError
 from unlearning.methods.method import Method
 from unlearning.methods.registry import method_named
-from unlearning.requests import DeletionRequest, Exclusions, Status
+from unlearning.outcomes import weakest
+from unlearning.requests import DeletionRequest, Exclusions, KnownSamples, Status, Target
+
+AskSites = Callable[[Mapping[str, frozenset[str]]], Mapping[str, KnownSamples]]
+"""Asks clients for samples, by client; returns what those say that give an answer."""
 
 
-def to_schedule(ledger: Ledger, forgotten: Exclusions, undecided: dict[str, Exclusions]) -> Iterator[Move]:
+def to_schedule(
+    ledger: Ledger, forgotten: Exclusions, undecided: dict[str, Exclusions], ask_sites: AskSites
+) -> Iterator[Move]:
     """Check what was received or accepted once more, now with the live federation; yield its move into the queue.
 
     Requests that are held, or wait for a decision, stay where they are. Of the latter those are answered that are
-    forgotten meanwhile, and those that cannot be carried out fail.
+    forgotten meanwhile, and those that cannot be carried out fail. Sites are asked which samples they know.
     undecided: what was forgotten when one that waits was checked last, by request; brought up to date.
     """
-    for request in ledger.requests.select(statuses=(Status.RECEIVED, Status.AWAITING, Status.ACCEPTED)):
-        if request.is_held or undecided.get(request.id) is forgotten:
-            continue
-        target = ledger.requests.target_of(request)
-        to, reason = Status.SCHEDULED, ""
+    waiting = [
+        (request, ledger.requests.target_of(request))
+        for request in ledger.requests.select(statuses=(Status.RECEIVED, Status.AWAITING, Status.ACCEPTED))
+        if not request.is_held and undecided.get(request.id) is not forgotten
+    ]
+    known = ask_sites(_samples_of(target for _, target in waiting if not forgotten.cover(target)))
+    for request, target in waiting:
+        to, reason, result = Status.SCHEDULED, "", None
         if forgotten.cover(target):
             yield _answered(ledger, request)
+            continue
+        if (said := _decided_by(ledger, request, target, known.get(target.client_id or ""))) is not None:
+            yield said
             continue
         try:
             check_admissible(ledger, target, method=request.method, parameters=request.parameters)
         except RequestError as exc:
-            to, reason = Status.FAILED, str(exc)
+            to, reason, result = Status.FAILED, str(exc), {CODE: exc.code}
         if request.status is Status.AWAITING and to is Status.SCHEDULED:
             undecided[request.id] = forgotten
         else:
             undecided.pop(request.id, None)
-            yield Move(request_id=request.id, to=to, reason=reason)
+            yield Move(request_id=request.id, to=to, reason=reason, result=result)
 
 
-def _answered(ledger: Ledger, request: DeletionRequest) -> Move:
-    """Return the completion of a request whose target is forgotten already: earlier deletions answer it."""
-    by = ledger.answers(ledger.requests.target_of(request))
+def _samples_of(targets: Iterable[Target]) -> dict[str, frozenset[str]]:
+    """Return the samples that these targets name, by client."""
+    found: dict[str, frozenset[str]] = {}
+    for target in targets:
+        if target.client_id is not None and target.sample_ids:
+            found[target.client_id] = found.get(target.client_id, frozenset()) | target.sample_ids
+    return found
+
+
+def _decided_by(
+    ledger: Ledger, request: DeletionRequest, target: Target, known: KnownSamples | None
+) -> Move | None:
+    """Return the end of a request by what its site says of its samples; None where there is something to forget."""
+    if known is None or not target.sample_ids:
+        return None
+    if unknown := target.sample_ids & known.unknown:
+        client = target.client_id
+        reason = (
+            f"Client {client} does not have {len(unknown):,} of the {target.num_samples:,} samples; nothing was begun. "
+            f"`flower-unlearn plan --client {client} --samples FILE` names them: correct the file, and file it again. "
+            "No method can forget what the site does not have."
+        )
+        return Move(request_id=request.id, to=Status.FAILED, reason=reason, result={CODE: "unknown-samples"})
+    gone = known.only(target.sample_ids).forgotten
+    classes = [label for label in gone.values() if label is not None]
+    if len(gone) == len(target.sample_ids) and ledger.answers(target, classes):
+        return _answered(ledger, request, classes)
+    return None
+
+
+def _answered(ledger: Ledger, request: DeletionRequest, classes: Iterable[int] = ()) -> Move:
+    """Return the completion of a request whose target is forgotten already: earlier deletions answer it.
+
+    classes: forgotten ones that its samples are of, as the site says.
+    """
+    target = ledger.requests.target_of(request)
+    by = ledger.answers(target, classes)
     return Move(
         request_id=request.id,
         to=Status.COMPLETED,
         reason=f"Already forgotten: {request.target.describe()}, by {' and '.join(by)}.",
         result={"answered_by": by},
+        outcome=weakest(ledger.requests.get(one).outcome for one in by),
     )
 
 

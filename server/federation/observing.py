@@ -79,17 +79,6 @@ class ModelObservations:
     exchange: Exchange
 
 
-def observe_all(
-    clients: Clients, test_set: ServerTestSet, parameters: Vector, number: int, forgets: Mapping[str, Forget]
-) -> ModelObservations:
-    """Ask the retained clients of round `number` and those that forget to measure the model `parameters` (d,).
-
-    forgets: what each concerned client counts as its forgotten set.
-    """
-    done = clients.exchange(measuring_messages(clients, parameters, number, forgets))
-    return read_all(clients, test_set, parameters, forgets, done)
-
-
 def measuring_messages(
     clients: Clients, parameters: Vector, number: int, forgets: Mapping[str, Forget]
 ) -> dict[str, Message]:

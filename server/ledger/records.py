@@ -99,6 +99,7 @@ class NewRequest:
         are other keys.
     hold_reason: where it is to be held from the start, why.
     approvals_needed: how many people must accept it before it begins; admission says so.
+    replays: the number of the request that a restore has undone, and files again.
     """
 
     target: Target
@@ -111,6 +112,7 @@ class NewRequest:
     particulars: Particulars = NOTHING_GIVEN
     hold_reason: str = ""
     approvals_needed: int = 0
+    replays: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

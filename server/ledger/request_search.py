@@ -7,7 +7,7 @@ milliseconds. Texts of people are searched where they are kept, so that an erase
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -17,10 +17,11 @@ from server.ledger import schema
 from server.ledger.records import DAY
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import SOON, one_month_after, parse_day
-from unlearning.requests import ANSWERED_STATUSES, DeletionRequest, Outcome, Status
+from unlearning.requests import ANSWERED_STATUSES, UNSHOWN_OUTCOMES, DeletionRequest, Outcome, Status
 
 _requests, _texts = schema.requests, schema.request_texts
 MAX_WORDS = 5
+_REMINDED = timedelta(days=30)
 _DAY_LENGTH = len("2026-11-24")
 _NUMBER = re.compile(r"r-(\d{1,9})", re.ASCII)
 
@@ -62,6 +63,8 @@ class RequestFilter:
     text: words, of which five count; each is in the reference, note or reasons, the client's id, the method, the
         submitter's name or the request's id, or is a day or a month (2026-11) of its receipt or deadline.
     first, last: the days of receipt, both included. since: changed at this time or later.
+    urgent: those that need a person, or those that do not: overdue, due soon, failed, or awaiting a decision; and those
+        of which nothing was shown, until a month after their deadline.
     after: the number of a request, after which the list begins. limit: 0: as many as there are at once.
     """
 
@@ -71,6 +74,7 @@ class RequestFilter:
     text: str = ""
     due: Due | None = None
     held: bool = False
+    urgent: bool | None = None
     first: date | None = None
     last: date | None = None
     since: datetime | None = None
@@ -118,6 +122,8 @@ def _conditions(wanted: RequestFilter, today: date, dialect: str) -> list[sa.Col
         (wanted.since, lambda: _requests.c.updated_at >= wanted.since),
         (wanted.due, lambda: _is_due(wanted.due, today)),
         (wanted.held, lambda: _waits() & _requests.c.is_held),
+        (wanted.urgent, lambda: _is_urgent(today)),
+        (wanted.urgent is False, lambda: sa.not_(_is_urgent(today))),
     ]
     words = wanted.text.split()[:MAX_WORDS]
     return [condition() for is_given, condition in given if is_given] + [
@@ -128,6 +134,17 @@ def _conditions(wanted: RequestFilter, today: date, dialect: str) -> list[sa.Col
 def _is_due(due: Due | None, today: date) -> sa.ColumnElement[bool]:
     first, last = (date.min, today - DAY) if due is Due.OVERDUE else (today, today + SOON)
     return _waits() & _requests.c.due_on.between(first, last)
+
+
+def _is_urgent(today: date) -> sa.ColumnElement[bool]:
+    """Return that a request needs a person; what is read for it is in one index."""
+    columns = _requests.c
+    waits = _waits() & (
+        (columns.due_on <= today + SOON) | columns.status.in_([str(Status.FAILED), str(Status.AWAITING)])
+    )
+    unshown = (columns.status == str(Status.COMPLETED)) & (columns.due_on >= today - _REMINDED)
+    weak = sa.func.coalesce(columns.outcome, "").in_([str(one) for one in UNSHOWN_OUTCOMES])
+    return waits | (unshown & weak)
 
 
 def _waits() -> sa.ColumnElement[bool]:

@@ -36,6 +36,8 @@ from unlearning.requests import (
     ANSWERED_STATUSES,
     OPEN_STATUSES,
     DeletionRequest,
+    Granularity,
+    Outcome,
     Status,
     Target,
     hash_of_text,
@@ -74,8 +76,10 @@ class Requests:
                 _refuse_another(connection, known, new, listed)
                 return known
             _refuse_if_over(connection, new, allowance, now)
-            why = {"reason": f"{new.method}: {new.why}"} if new.why else {}
-            return file_request(connection, new, days, now, listed, by=new.submitted_by, detail=why)
+            detail = {"reason": f"{new.method}: {new.why}"} if new.why else {}
+            if new.replays:
+                detail["text"] = f"filed again by a restore; it was {new.replays}"
+            return file_request(connection, new, days, now, listed, by=new.submitted_by, detail=detail)
 
     def get(self, request_id: str) -> DeletionRequest:
         """Return the request with this id.
@@ -104,6 +108,13 @@ class Requests:
         """Return the request that the submitter of this name and role filed under this key, if any."""
         with self.database.reading() as connection:
             return _find(connection, idempotency_key, by, role)
+
+    def replacement_of(self, request: DeletionRequest) -> DeletionRequest:
+        """Return what asks for the same in this request's place now, under its key; itself where nothing does."""
+        newest = request
+        while newest.replaced_by:
+            newest = self.get(newest.replaced_by)
+        return replace(newest, idempotency_key=request.idempotency_key)
 
     def target_of(self, request: DeletionRequest) -> Target:
         """Return what a request asks to forget, with the ids of its samples; requests as such are read without them.
@@ -160,6 +171,20 @@ class Requests:
             attempts_before=detail.get(ATTEMPTS_BEFORE, 0),
         )
 
+    def outcomes(self, granularity: Granularity) -> dict[tuple[str, Outcome], int]:
+        """Return how many deletions of a granularity ended how, by method; those that others answer do not count."""
+        table = _requests.c
+        kinds = {
+            Granularity.CLASS: table.client_id.is_(None),
+            Granularity.SAMPLE: table.num_samples > 0,
+            Granularity.CLIENT: table.client_id.is_not(None) & (table.num_samples == 0),
+        }
+        query = sa.select(table.method, table.outcome, sa.func.count().label("num"))
+        query = query.where(table.outcome.is_not(None), table.attempts > 0, kinds[granularity])
+        with self.database.reading() as connection:
+            rows = connection.execute(query.group_by(table.method, table.outcome))
+            return {(row.method, Outcome(row.outcome)): row.num for row in rows}
+
     def text_commitment(self, request_id: str, kind: Kind) -> str | None:
         """Return the salted hash of a request's newest text of this kind; None where there never was one."""
         with self.database.reading() as connection:
@@ -172,6 +197,13 @@ class Requests:
         with self.database.reading() as connection:
             rows = connection.execute(query.group_by(_requests.c.status))
             return {Status(row.status): (row.num, row.oldest) for row in rows}
+
+    def outcome_counts(self) -> dict[Outcome, int]:
+        """Return of how many completed requests there is each outcome that any has."""
+        column = _requests.c.outcome
+        query = sa.select(column, sa.func.count().label("num")).where(column.is_not(None)).group_by(column)
+        with self.database.reading() as connection:
+            return {Outcome(row.outcome): row.num for row in connection.execute(query)}
 
     def deadlines(self, today: date) -> tuple[int, int]:
         """Return how many requests wait for an answer past their deadline, and how many are due within seven days."""

@@ -87,7 +87,7 @@ sa.Index(
 
 # Lists are filtered, searched and sorted by these, and each scrape of the metrics reads what is due next.
 sa.Index("ix_requests_due_on", requests.c.due_on)
-sa.Index("ix_requests_status", requests.c.status, requests.c.due_on)
+sa.Index("ix_requests_status", requests.c.status, requests.c.due_on, requests.c.outcome)
 sa.Index("ix_requests_client_id", requests.c.client_id, requests.c.method, requests.c.submitted_by)
 
 # Each new request counts the open ones of its submitter.
@@ -183,6 +183,16 @@ refusals = sa.Table(
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("detail", sa.JSON, nullable=False),
     sqlite_autoincrement=True,
+)
+
+site_questions = sa.Table(
+    "site_questions",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),  # SHA-256 of client and ids
+    sa.Column("client_id", sa.String(200), nullable=False),
+    sa.Column("sample_ids", sa.JSON, nullable=False),
+    sa.Column("asked_at", UtcDateTime, nullable=False),
+    sa.Column("answer", sa.JSON(none_as_null=True), nullable=True),  # unlearning.requests.KnownSamples
 )
 
 federation_facts = sa.Table(

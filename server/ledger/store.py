@@ -8,6 +8,7 @@ token, and is stopped by `Fenced` before it changes anything.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from logging import getLogger
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,6 +19,7 @@ from server.ledger.decisions import Decisions
 from server.ledger.event_store import Events
 from server.ledger.records import ClientRecord, Refusal, RoundRecord, as_json, request_id, round_of, target_of
 from server.ledger.request_store import Requests
+from server.ledger.site_questions import SiteQuestions
 from server.ledger.statements import key_target, load_target
 from server.ledger.writer import LedgerWriter
 from unlearning.errors import ConfigurationError
@@ -25,6 +27,7 @@ from unlearning.pseudonyms import SubjectKeys
 from unlearning.requests import Exclusions, Target
 from unlearning.untrusted import as_line
 
+_log = getLogger(__name__)
 _requests = schema.requests
 SUBJECT_KEY = "subject-key"
 """The fact that says with which key the ledger's sample ids are hashed."""
@@ -51,6 +54,11 @@ class Ledger:
     def decisions(self) -> Decisions:
         """What people decide about a request."""
         return Decisions(self.database)
+
+    @property
+    def site_questions(self) -> SiteQuestions:
+        """What sites are asked before a request is filed."""
+        return SiteQuestions(self.database)
 
     @property
     def events(self) -> Events:
@@ -140,18 +148,21 @@ class Ledger:
         """Return all that is forgotten permanently, with all sample ids."""
         return Exclusions().including(target for _, target in self._forgotten())
 
-    def answers(self, target: Target) -> tuple[str, ...]:
-        """Return the requests whose deletions forgot all of the target; empty where some of it is left."""
-        known, found = Exclusions(), []
+    def answers(self, target: Target, classes: Iterable[int] = ()) -> tuple[str, ...]:
+        """Return the requests whose deletions forgot all of the target; empty where some of it is left.
+
+        classes: forgotten ones that all its samples are of which no deletion names; their deletions answer it, too.
+        """
+        known, found, of_classes = Exclusions(), [], frozenset(classes)
         # A ledger may hold thousands; a class concerns every client.
         concerns = sa.or_(_requests.c.client_id == target.client_id, _requests.c.client_id.is_(None))
         for number, forgotten in self._forgotten(concerns):
-            if Exclusions().including([forgotten]).overlap(target):
+            if Exclusions().including([forgotten]).overlap(target) or forgotten.class_label in of_classes:
                 found.append(request_id(number))
                 known = known.including([forgotten])
             if known.cover(target):
                 return tuple(found)
-        return ()
+        return tuple(found) if of_classes else ()
 
     def _forgotten(self, *conditions: sa.ColumnElement[bool]) -> Iterator[tuple[int, Target]]:
         """Yield the numbers and targets of the requests whose data is excluded, in their order."""
@@ -197,6 +208,12 @@ class Ledger:
                 written = connection.execute(insert, rows).all()
                 written = sorted(written, key=lambda row: row.sequence)
                 row_seals.seal_rows(connection, schema.refusals, written, rows[-1]["at"])
+        for row in rows:
+            _log.info(
+                "Refused: %s of %s: %s",
+                *(row["call"], row["caller"] or "an unknown caller", row["reason"]),
+                extra={"event": "refused", "call": row["call"], "by": row["caller"], "role": row["role"]},
+            )
 
     def refusals(self, *, after: int = 0, limit: int = 1000, caller: str | None = None) -> list[Refusal]:
         """Return the newest `limit` refusals with a sequence number above `after`, in order; of one caller if given."""

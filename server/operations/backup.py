@@ -21,7 +21,7 @@ import sqlalchemy as sa
 
 from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger
-from server.state_directory.files import CHECKPOINTS, REPLACED, RESTORING, refuse_half_restored
+from server.state_directory.files import CHECKPOINTS, LAST_BACKUP, REPLACED, RESTORING, refuse_half_restored
 from server.state_directory.ledger_address import LEDGER_FILE
 from unlearning.errors import BackupError, UpdateRefused
 from unlearning.runtime.durable_files import copy_private, make_private, open_private, write_atomically
@@ -88,6 +88,7 @@ def back_up(directory: Path, *, state_dir: Path, ledger_url: str, now: datetime)
     # Written last: a directory without it is no backup.
     text = json.dumps({"format": FORMAT, **asdict(manifest)}, indent=1, sort_keys=True)
     write_atomically(directory / FILE, text.encode())
+    write_atomically(state_dir / LAST_BACKUP, manifest.made_at.encode())
     return manifest
 
 

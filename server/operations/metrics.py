@@ -24,14 +24,14 @@ from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 from prometheus_client.registry import Collector
 
 from server.ledger import WAITING, ClientRecord, Ledger, LedgerUnavailable, RoundRecord
+from server.service.call_metrics import PREFIX
 from unlearning.errors import ConfigurationError
-from unlearning.requests import OPEN_STATUSES, Status
+from unlearning.requests import OPEN_STATUSES, Outcome, Status
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 _log = getLogger(__name__)
-PREFIX = "flower_unlearning"
 _SILENT_S = 10.0
 """How long a connection may send nothing before its thread ends."""
 
@@ -71,7 +71,8 @@ class LedgerCollector(Collector):
         try:
             with self._turn:
                 metrics = [
-                    *(self._clients(), self._waiting()),
+                    *self._clients(),
+                    self._waiting(),
                     *self._round_metrics(),
                     *self._request_metrics(),
                 ]
@@ -79,19 +80,27 @@ class LedgerCollector(Collector):
         except LedgerUnavailable as exc:
             _log.warning("The ledger cannot be read for metrics: %s", exc)
             metrics, is_up = [], 0
-        return [_gauge("ledger_up", "1 if the ledger can be read", is_up), *metrics]
+        return [gauge("ledger_up", "1 if the ledger can be read", is_up), *metrics]
 
-    def _clients(self) -> Metric:
-        found = _labelled_gauge("clients", "clients ever seen, by what they are now", "state")
-        gone = self._ledger.forgotten_clients()
-        counts = Counter(_state_of(client, gone) for client in self._ledger.clients())
+    def _clients(self) -> Iterator[Metric]:
+        found = labelled_gauge("clients", "clients ever seen, by what they are now", "state")
+        seen = labelled_gauge(
+            "client_last_seen_timestamp_seconds",
+            "when a client that is not forgotten was seen last",
+            "client",
+        )
+        gone, clients = self._ledger.forgotten_clients(), self._ledger.clients()
+        counts = Counter(_state_of(client, gone) for client in clients)
         for state in ("online", "offline", "forgotten"):
             found.add_metric([state], counts[state])
-        return found
+        for client in clients:
+            if client.last_seen is not None and client.client_id not in gone:
+                seen.add_metric([client.client_id], client.last_seen.timestamp())
+        yield from (found, seen)
 
     def _waiting(self) -> Metric:
         text = "seconds for which the run has waited for a client's answer, from 20 on"
-        found = _labelled_gauge("waiting_seconds", text, "client")
+        found = labelled_gauge("waiting_seconds", text, "client")
         waiting = dict(self._ledger.facts().get(WAITING) or {})
         for client in waiting.get("clients", ()):
             since = datetime.fromisoformat(waiting["since"])
@@ -115,32 +124,39 @@ class LedgerCollector(Collector):
             metric.add_metric([], self._sums[name])
             yield metric
         if last := self._last_round:
-            yield _gauge("round", "number of the last round", last.round)
+            yield gauge("round", "number of the last round", last.round)
             ended = last.at.timestamp()
-            yield _gauge("last_round_timestamp_seconds", "when the last round ended, Unix time", ended)
+            yield gauge("last_round_timestamp_seconds", "when the last round ended, Unix time", ended)
             for name, text in (
                 ("participants", "clients in the last round"),
                 ("failed", "clients that failed in the last round"),
                 ("refused", "updates refused in the last round"),
             ):
-                yield _gauge(f"round_{name}", text, len(last.metrics.get(name, ())))
+                yield gauge(f"round_{name}", text, len(last.metrics.get(name, ())))
 
     def _request_metrics(self) -> list[Metric]:
         counts = self._ledger.requests.status_counts()
-        count = _labelled_gauge("requests", "deletion requests, by state", "state")
-        oldest = _labelled_gauge("oldest_request_seconds", "age of the oldest request in this state", "state")
+        count = labelled_gauge("requests", "deletion requests, by state", "state")
+        oldest = labelled_gauge("oldest_request_seconds", "age of the oldest request in this state", "state")
         now = self._now()
         for status in Status:
             number, since = counts.get(status, (0, now))
             count.add_metric([status], number)
             if status in OPEN_STATUSES:
                 oldest.add_metric([status], max(0.0, (now - since).total_seconds()))
+        shown = labelled_gauge(
+            "deletions", "completed requests, by what was shown of the deletion", "outcome"
+        )
+        outcomes = self._ledger.requests.outcome_counts()
+        for outcome in Outcome:
+            shown.add_metric([outcome], outcomes.get(outcome, 0))
         overdue, soon = self._ledger.requests.deadlines(now.date())
         return [
             count,
             oldest,
-            _gauge("requests_overdue", "requests without an answer past their deadline", overdue),
-            _gauge(
+            shown,
+            gauge("requests_overdue", "requests without an answer past their deadline", overdue),
+            gauge(
                 "requests_due_within_7_days", "requests without an answer that are due within a week", soon
             ),
         ]
@@ -152,12 +168,14 @@ def _state_of(client: ClientRecord, gone: Set[str]) -> str:
     return "online" if client.online else "offline"
 
 
-def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+def gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    """Return a gauge of one value."""
     return GaugeMetricFamily(f"{PREFIX}_{name}", text[0].upper() + text[1:] + ".", value=value)
 
 
-def _labelled_gauge(name: str, text: str, label: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"{PREFIX}_{name}", text[0].upper() + text[1:] + ".", labels=[label])
+def labelled_gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    """Return a gauge with labels and no value yet."""
+    return GaugeMetricFamily(f"{PREFIX}_{name}", text[0].upper() + text[1:] + ".", labels=labels)
 
 
 def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
@@ -189,8 +207,8 @@ class _Handler(WSGIRequestHandler):
         _log.debug(format, *args)
 
 
-def serve_metrics(ledger: Ledger, address: str) -> MetricsServer:
-    """Start answering at `address` (port 0 takes a free one) and return.
+def serve_metrics(ledger: Ledger, address: str, *others: Collector) -> MetricsServer:
+    """Start answering at `address` (port 0 takes a free one), with the metrics of the `others` too, and return.
 
     Raises:
         ConfigurationError: the address cannot be used.
@@ -204,16 +222,17 @@ def serve_metrics(ledger: Ledger, address: str) -> MetricsServer:
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
     try:
-        server = make_server(host, int(port), _application(ledger), Server, _Handler)
+        server = make_server(host, int(port), _application(ledger, others), Server, _Handler)
     except (OSError, OverflowError) as exc:
         raise ConfigurationError([f"metrics: cannot listen at {address}: {exc}."]) from exc
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return MetricsServer(server)
 
 
-def _application(ledger: Ledger) -> "WSGIApplication":
+def _application(ledger: Ledger, others: Iterable[Collector]) -> "WSGIApplication":
     registry = CollectorRegistry()
-    registry.register(LedgerCollector(ledger))
+    for collector in (LedgerCollector(ledger), *others):
+        registry.register(collector)
     ProcessCollector(registry=registry)
     metrics = make_wsgi_app(registry)
 

@@ -17,7 +17,7 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -35,11 +35,12 @@ from server.operations.backup import (
     read_verified,
     run_postgresql,
 )
+from server.operations.replaying import Lost, file_again, lost_since
 from server.state_directory.files import REPLACED, RESTORE_JOURNAL, RESTORING, UNDONE_FILE
 from unlearning.errors import BackupError
 from unlearning.requests import Status
 from unlearning.runtime.durable_files import copy_private, make_private, sync_directory, write_atomically
-from unlearning.runtime.json_codec import from_plain
+from unlearning.runtime.json_codec import from_plain, to_plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,7 @@ class Restore:
 
     made_at, event_sequence: of the backup. ledger: its kind. compared: whether there was a ledger to compare with.
     undone: the deletions, and the requests, that the federation will no longer know of, one sentence each.
+    lost: those of them that are filed again.
     aside: the directory in the state directory for what was there. is_aside: whether all of it is there.
     token: of the newest fence so far.
     """
@@ -59,6 +61,7 @@ class Restore:
     token: int
     undone: tuple[str, ...]
     compared: bool
+    lost: tuple[Lost, ...] = ()
     is_aside: bool = False
 
 
@@ -116,12 +119,13 @@ def _prepare(directory: Path, state_dir: Path, url: sa.URL, *, now: datetime, fo
     """Check the backup against the present ledger and copy it to beside its place; nothing there is changed."""
     manifest = read_verified(directory)
     _refuse_other_kind(url, manifest.ledger)
-    undone, token, compared = _compare(url, manifest, now=now, force=force)
+    undone, lost, token, compared = _compare(url, manifest, now=now, force=force)
     if undone and not force:
         raise BackupError(
             f"Restoring this backup of {manifest.made_at} would undo what happened since:\n"
             + "\n".join(f"  - {line}" for line in undone)
-            + "\nUse a newer backup. If there is none, give --force and file these deletions again at once.",
+            + "\nUse a newer backup. If there is none, give --force: what was carried out or open is then filed again, "
+            "and carried out again when the federation runs.",
             code="would-undo",
             undone=undone,
         )
@@ -146,6 +150,7 @@ def _prepare(directory: Path, state_dir: Path, url: sa.URL, *, now: datetime, fo
         token=token,
         undone=undone,
         compared=compared,
+        lost=lost,
     )
 
 
@@ -158,21 +163,25 @@ def _refuse_other_kind(url: sa.URL, ledger: str) -> None:
 
 def _compare(
     url: sa.URL, manifest: Manifest, *, now: datetime, force: bool
-) -> tuple[tuple[str, ...], int, bool]:
-    """Return what a restore would undo, the newest fencing token, and whether there was a ledger to compare with."""
+) -> tuple[tuple[str, ...], tuple[Lost, ...], int, bool]:
+    """Return what a restore would undo, in sentences and to be filed again, the newest fencing token, and whether there
+    was a ledger to compare with.
+    """
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
-        return (), 0, False
+        return (), (), 0, False
     try:
         ledger = open_ledger(url)
     except LedgerUnavailable:
         if force:
-            return ("everything since then: the present ledger cannot be read",), 0, False
+            return ("everything since then: the present ledger cannot be read",), (), 0, False
         raise
     with closing(ledger):
-        lost = tuple(_events_to_undo(ledger, manifest))
+        undone = tuple(_events_to_undo(ledger, manifest))
         # Before anything is moved: a ServerApp that still runs writes nothing from here on.
-        token = ledger.acquire_fence("restore", now=now) if force or not lost else 0
-        return lost, token, True
+        token = ledger.acquire_fence("restore", now=now) if force or not undone else 0
+        is_ours = (ledger.events.hash_of(manifest.event_sequence) or "") == manifest.event_hash
+        lost = tuple(lost_since(ledger, manifest.event_sequence)) if undone and is_ours else ()
+        return undone, lost, token, True
 
 
 def _events_to_undo(ledger: Ledger, manifest: Manifest) -> Iterator[str]:
@@ -192,7 +201,7 @@ def _events_to_undo(ledger: Ledger, manifest: Manifest) -> Iterator[str]:
 
 
 def _write_journal(state_dir: Path, begun: Restore) -> None:
-    write_atomically(state_dir / RESTORE_JOURNAL, json.dumps(asdict(begun), indent=1).encode())
+    write_atomically(state_dir / RESTORE_JOURNAL, json.dumps(to_plain(begun), indent=1).encode())
 
 
 def _finish(state_dir: Path, url: sa.URL, begun: Restore, *, now: datetime) -> None:
@@ -210,9 +219,10 @@ def _finish(state_dir: Path, url: sa.URL, begun: Restore, *, now: datetime) -> N
         # Tokens that were handed out after the backup must stay worthless.
         while ledger.acquire_fence("restore", now=now) <= begun.token:
             pass
+        again = file_again(ledger, begun.lost, now=now)
     if begun.undone:
-        text = json.dumps({"restored_at": now.isoformat(), "undone": begun.undone}, indent=1)
-        write_atomically(state_dir / UNDONE_FILE, text.encode())
+        text = {"restored_at": now.isoformat(), "undone": begun.undone, "filed_again": again}
+        write_atomically(state_dir / UNDONE_FILE, json.dumps(text, indent=1).encode())
     shutil.rmtree(staged, ignore_errors=True)
     (state_dir / RESTORE_JOURNAL).unlink()
     sync_directory(state_dir)

@@ -8,12 +8,13 @@ because a federation can change while a request waits.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from logging import getLogger
 from typing import Any
 from uuid import uuid4
 
 from server.ledger import APPROVAL, FEDERATION, UNBOUNDED, Allowance, Ledger, NewRequest
 from server.requests.privacy_budget import check_budget
-from server.requests.recommending import recommend, safest_first, waits_for
+from server.requests.recommending import recommend, safest_first, shown_here, waits_for
 from unlearning.errors import InvalidRequest, RequestError, UnknownClient
 from unlearning.gdpr import check_reason
 from unlearning.methods.eligibility import FederationProfile, check_eligible
@@ -25,6 +26,7 @@ from unlearning.pseudonyms import PREFIX, is_keyed, names_of
 from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Target
 from unlearning.runtime.json_codec import from_plain
 
+_log = getLogger(__name__)
 # How many ids an error message lists; a federation may have thousands of clients.
 _SHOWN = 20
 
@@ -76,7 +78,21 @@ def admit(
         hold_reason=new.hold_reason and check_reason("a hold", new.hold_reason),
         approvals_needed=approvals,
     )
-    return ledger.requests.submit(complete_request, now=now, allowance=allowance)
+    filed = ledger.requests.submit(complete_request, now=now, allowance=allowance)
+    if known is None:
+        _log.info(
+            "Request %s is filed by %s: forget %s with %s",
+            *(filed.id, filed.submitted_by, filed.target.describe(), filed.method),
+            extra={
+                "event": "filed",
+                "request": filed.id,
+                "by": filed.submitted_by,
+                "role": filed.submitted_role,
+                "status": filed.status,
+                "due_on": filed.due_on,
+            },
+        )
+    return filed
 
 
 def approvals_needed(ledger: Ledger) -> int:
@@ -152,7 +168,7 @@ def _with_method(
         federation_of(ledger),
         is_admissible=is_admissible,
         absent_for=lambda name: waits_for(method_named(name), target, online),
-        here={},
+        here=shown_here(ledger, target.granularity),
     )
     if not advised.method:
         check_admissible(ledger, target, method=safest_first()[0], parameters={})  # says what is in the way

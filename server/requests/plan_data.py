@@ -15,6 +15,7 @@ from pathlib import Path
 from unlearning.requests import Granularity
 from unlearning.runtime.json_codec import from_plain
 
+_SHOWN = 20  # of the ids that a client does not have
 FILE = Path(__file__).with_name("comparisons.json")
 _CLEAR = 2.0  # standard errors of a difference, beyond which it is no accident of three seeds
 
@@ -123,12 +124,49 @@ class PlannedMethod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SampleCheck:
+    """What the client says of the samples that a plan names. is_online: whether it can be asked now.
+
+    is_answered: whether it has said it; until then a plan that is made again soon may have it.
+    unknown: the ids that it does not have, as they were given. num_forgotten: how many it has forgotten already.
+    """
+
+    client: str
+    num_samples: int
+    is_online: bool = True
+    is_answered: bool = False
+    unknown: tuple[str, ...] = ()
+    num_forgotten: int = 0
+
+    @property
+    def sentence(self) -> str:
+        """Say it to people."""
+        if not self.is_answered:
+            why = "it has not answered yet" if self.is_online else "it is offline"
+            return f"The ids were not checked at client {self.client}: {why}."
+        parts = []
+        if self.unknown:
+            more = len(self.unknown) - _SHOWN
+            shown = ", ".join(self.unknown[:_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+            parts.append(
+                f"Client {self.client} does not have {len(self.unknown):,} of the {self.num_samples:,} samples: "
+                f"{shown}. Correct the file; no method can forget what the site does not have."
+            )
+        else:
+            parts.append(f"Client {self.client} has all {self.num_samples:,} samples.")
+        if self.num_forgotten:
+            parts.append(f"{self.num_forgotten:,} of them it has forgotten already.")
+        return " ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """All methods for one target: the recommended one, others that can serve it, the rest; and a recovery round's cost.
 
     round_seconds: the median of recent training rounds; None before the first one.
     recommended, why: the method that a request without one gets, and the reason in a sentence; empty where none can.
     cannot_show: what tests will not be able to say of so few records; empty where there are enough.
+    samples: what the client says of those that the target names; None where it names none.
     """
 
     target: str
@@ -140,6 +178,7 @@ class Plan:
     recovery_flops: float | None
     round_seconds: float | None
     methods: tuple[PlannedMethod, ...]
+    samples: SampleCheck | None = None
 
 
 @cache

@@ -6,17 +6,20 @@ sizes; a training round's, and what past deletions took, are those that the ledg
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from server.ledger import Ledger, RoundRecord
 from server.requests.admission import check_admissible, federation_of
-from server.requests.plan_data import Measured, Plan, PlannedMethod
-from server.requests.recommending import compared, recommend, waits_for
+from server.requests.plan_data import Measured, Plan, PlannedMethod, SampleCheck
+from server.requests.recommending import compared, recommend, shown_here, waits_for
 from unlearning.errors import RequestError, UnknownClient
 from unlearning.methods.costs import CostSymbols, recovery_cost
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.methods.method import Method, MethodInfo
 from unlearning.methods.registry import METHODS, preparations, validated_parameters
+from unlearning.pseudonyms import names_of
 from unlearning.requests import Granularity, Status, Target
 from unlearning.verification.verdict import is_enough, least_auc
 
@@ -24,8 +27,10 @@ _RECENT = 20
 """How many of the newest training rounds say what a round takes."""
 
 
-def plan(ledger: Ledger, target: Target) -> Plan:
+def plan(ledger: Ledger, target: Target, *, now: datetime) -> Plan:
     """Return what serving `target` would take, by every method.
+
+    The client of samples is asked for them through the live loop: a plan that is made again soon has its answer.
 
     Raises:
         UnknownClient: the federation has not started, or has no such client.
@@ -45,13 +50,16 @@ def plan(ledger: Ledger, target: Target) -> Plan:
         _plan_method(ledger, target, method, symbols, online, past.get(name), federation)
         for name, method in METHODS.items()
     ]
+    samples = _check_samples(ledger, target, online, now) if target.sample_ids else None
+    if samples is not None and samples.unknown:
+        planned = [replace(item, refusal=samples.sentence) for item in planned]
     by_name = {item.method: item for item in planned}
     advised = recommend(
         target.granularity,
         federation,
         is_admissible=lambda name: not by_name[name].refusal,
         absent_for=lambda name: by_name[name].waits_for,
-        here={},
+        here=shown_here(ledger, target.granularity),
     )
     return Plan(
         target=target.describe(),
@@ -74,7 +82,22 @@ def plan(ledger: Ledger, target: Target) -> Plan:
                 ),
             )
         ),
+        samples=samples,
     )
+
+
+def _check_samples(ledger: Ledger, target: Target, online: set[str], now: datetime) -> SampleCheck:
+    """Return what the client says of the target's samples, by the ids as they are given here."""
+    client = target.client_id or ""
+    names = {item: item for item in target.sample_ids}
+    if ledger.keys is not None:
+        names = names_of([ledger.keys.of(client)], target.sample_ids)
+    check = SampleCheck(client=client, num_samples=len(names), is_online=client in online)
+    known = ledger.site_questions.ask(client, names, now=now) if check.is_online else None
+    if known is None:
+        return check
+    unknown = tuple(sorted(names[item] for item in known.unknown))
+    return replace(check, is_answered=True, unknown=unknown, num_forgotten=len(known.forgotten))
 
 
 def what_cannot_be_shown(num_records: int) -> str:

@@ -12,7 +12,7 @@ unexpected becomes a reference into the log, never a stack trace.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 import grpc
@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError, Message
 
 from server.ledger import LimitExceeded
 from server.service.access import Caller, authorise, caller_of
+from server.service.call_metrics import CallMetrics
 from server.service.limits import Limits, Places, Rates
 from server.service.refusal_log import RefusalLog
 from server.service.statuses import fail
@@ -119,6 +120,7 @@ class CallChecks:
     workers: Workers
     monotonic: Callable[[], float]
     certificates_required: bool
+    metrics: CallMetrics = field(default_factory=CallMetrics)
 
     def handler(
         self, call: str, serve: Serve, places: Places, *, for_all: bool = False
@@ -150,11 +152,12 @@ class CallChecks:
             RequestError, VersionMismatch: the call is refused, here or in the block; it is written down by then.
         """
         try:
-            await self._take(caller)
-            if not for_all:
-                authorise(caller, call)
-            with places.place(caller):
-                yield
+            with self.metrics.measured(call):
+                await self._take(caller)
+                if not for_all:
+                    authorise(caller, call)
+                with places.place(caller):
+                    yield
         except (RequestError, VersionMismatch) as exc:
             await self._write_down(caller, call, exc)
             raise

@@ -86,7 +86,14 @@ class Verb:
                 code="missing-value",
                 value=missing[0],
             )
-        return {name: self.values[name].check(value) for name, value in given.items()}
+        return {name: self._checked(name, value) for name, value in given.items()}
+
+    def _checked(self, name: str, value: Any) -> Any:
+        try:
+            return self.values[name].check(value)
+        except InvalidRequest as exc:
+            exc.fields["field"] = name
+            raise
 
 
 def _reason(what: str, default: Any = ...) -> Value:
@@ -239,10 +246,14 @@ class ClientStatus:
 
 @dataclass(frozen=True, slots=True)
 class FederationClients:
-    """Every client that ever took part; waiting: whom the run waits for in a sentence, "" where it does not."""
+    """Every client that ever took part; waiting: whom the run waits for in a sentence, "" where it does not.
+
+    federation: its name; "" before its first run.
+    """
 
     clients: tuple[ClientStatus, ...]
     waiting: str
+    federation: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ class GetRequestRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
 
 class ListRequestsRequest(_message.Message):
-    __slots__ = ("statuses", "client_id", "after", "text", "due", "held", "first", "last", "since", "order", "descending", "offset", "limit", "outcomes")
+    __slots__ = ("statuses", "client_id", "after", "text", "due", "held", "first", "last", "since", "order", "descending", "offset", "limit", "outcomes", "urgent")
     STATUSES_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
@@ -143,6 +143,7 @@ class ListRequestsRequest(_message.Message):
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    URGENT_FIELD_NUMBER: _ClassVar[int]
     statuses: _containers.RepeatedScalarFieldContainer[str]
     client_id: str
     after: int
@@ -157,7 +158,8 @@ class ListRequestsRequest(_message.Message):
     offset: int
     limit: int
     outcomes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, statuses: _Optional[_Iterable[str]] = ..., client_id: _Optional[str] = ..., after: _Optional[int] = ..., text: _Optional[str] = ..., due: _Optional[str] = ..., held: _Optional[bool] = ..., first: _Optional[str] = ..., last: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., order: _Optional[str] = ..., descending: _Optional[bool] = ..., offset: _Optional[int] = ..., limit: _Optional[int] = ..., outcomes: _Optional[_Iterable[str]] = ...) -> None: ...
+    urgent: bool
+    def __init__(self, statuses: _Optional[_Iterable[str]] = ..., client_id: _Optional[str] = ..., after: _Optional[int] = ..., text: _Optional[str] = ..., due: _Optional[str] = ..., held: _Optional[bool] = ..., first: _Optional[str] = ..., last: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., order: _Optional[str] = ..., descending: _Optional[bool] = ..., offset: _Optional[int] = ..., limit: _Optional[int] = ..., outcomes: _Optional[_Iterable[str]] = ..., urgent: _Optional[bool] = ...) -> None: ...
 
 class ListRequestsResponse(_message.Message):
     __slots__ = ("requests", "total")
@@ -292,12 +294,14 @@ class Client(_message.Message):
     def __init__(self, client_id: _Optional[str] = ..., node_name: _Optional[str] = ..., public_key_hex: _Optional[str] = ..., online: _Optional[bool] = ..., last_seen: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., forgotten: _Optional[bool] = ..., num_forgotten_samples: _Optional[int] = ...) -> None: ...
 
 class ListClientsResponse(_message.Message):
-    __slots__ = ("clients", "waiting")
+    __slots__ = ("clients", "waiting", "federation")
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
+    FEDERATION_FIELD_NUMBER: _ClassVar[int]
     clients: _containers.RepeatedCompositeFieldContainer[Client]
     waiting: str
-    def __init__(self, clients: _Optional[_Iterable[_Union[Client, _Mapping]]] = ..., waiting: _Optional[str] = ...) -> None: ...
+    federation: str
+    def __init__(self, clients: _Optional[_Iterable[_Union[Client, _Mapping]]] = ..., waiting: _Optional[str] = ..., federation: _Optional[str] = ...) -> None: ...
 
 class ListMethodsRequest(_message.Message):
     __slots__ = ()

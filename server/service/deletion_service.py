@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
 from server.ledger import (
+    FEDERATION,
     LEFT_OUT,
     SITE_PROBLEMS,
     WAITING,
@@ -46,7 +48,9 @@ from unlearning.methods.method import Method
 from unlearning.methods.registry import METHODS
 from unlearning.requests import WITHOUT_DELETION, DeletionRequest, Status, Target
 
+_log = getLogger(__name__)
 _PAGE = 1000
+_LARGEST = 2**53
 _LONGEST_SEARCH = 200
 _WITHOUT_RESULT = WITHOUT_DELETION | {Status.FAILED}
 
@@ -133,10 +137,13 @@ class DeletionService:
                 "Leave the client out.",
                 code="requests-of-others",
             )
-        if min(wanted.after, wanted.offset, wanted.limit) < 0 or len(wanted.text) > _LONGEST_SEARCH:
+        numbers = wanted.after, wanted.offset, wanted.limit
+        is_text = wanted.text.isprintable() and len(wanted.text) <= _LONGEST_SEARCH
+        is_time = wanted.since is None or wanted.since.tzinfo is not None
+        if not (0 <= min(numbers) <= max(numbers) <= _LARGEST and is_text and is_time):
             raise InvalidRequest(
                 "A list begins after a request's number and has an offset and a limit, each of them 0 or more; a "
-                f"search has at most {_LONGEST_SEARCH} characters.",
+                f"search has at most {_LONGEST_SEARCH} printable characters, and a time has its zone.",
                 code="bad-list",
             )
         wanted = replace(wanted, client_id=client_id, limit=min(wanted.limit or _PAGE, _PAGE))
@@ -155,14 +162,27 @@ class DeletionService:
             case "amend":
                 given = {"what": Amendment(**given)}
         step: Callable[..., DeletionRequest] = getattr(self._ledger.decisions, verb)
-        return step(request_id, by=caller.submitter_name(by), now=self._clock(), **given)
+        done = step(request_id, by=caller.submitter_name(by), now=self._clock(), **given)
+        _log.info(
+            "Request %s: %s by %s; it is %s",
+            *(done.id, verb, caller.submitter_name(by), done.status),
+            extra={
+                "event": verb,
+                "request": done.id,
+                "by": caller.submitter_name(by),
+                "role": caller.role,
+                "status": done.status,
+                "due_on": done.due_on,
+            },
+        )
+        return done
 
     def report(self, caller: Caller, request_id: str) -> Report:
         """Return the report of a request, as JSON and as a page, its certificate and that one's timestamp.
 
-        Of a request that earlier deletions answer, those of the last of them.
+        Of a request that earlier deletions answer, those of the last of them; of one that was replaced, the new one's.
         """
-        known = self.get(caller, request_id)
+        known = self._ledger.requests.replacement_of(self.get(caller, request_id))
         folder = self._reports_dir / (known.answered_by or (known.id,))[-1]
         try:
             report = (folder / "report.json").read_bytes()
@@ -185,7 +205,11 @@ class DeletionService:
             )
             for client in self._ledger.clients()
         ]
-        return FederationClients(tuple(statuses), waiting="\n".join(_what_to_know(self._ledger)))
+        return FederationClients(
+            tuple(statuses),
+            waiting="\n".join(_what_to_know(self._ledger)),
+            federation=str((self._ledger.facts().get(FEDERATION) or {}).get("name", "")),
+        )
 
     def methods(self, _: Caller) -> list[MethodDescription]:
         """Return every method and what it states about itself."""
@@ -195,7 +219,7 @@ class DeletionService:
     def plan(self, caller: Caller, target: Target) -> Plan:
         """Return what serving a target would take, by every method."""
         access.check_may_file(caller, target)
-        return plan(self._ledger, target)
+        return plan(self._ledger, target, now=self._clock())
 
     def refusals(self, _: Caller, *, after: int, limit: int, caller: str) -> list[Refusal]:
         """Return the newest refusals after a sequence number, in order; caller: only those of this one."""

@@ -22,8 +22,12 @@ without it no release can be repeated.
 """
 SUBJECT_KEY = "subject-key"
 """The key of the hashes that stand for sample ids (`server.state_directory.subject_key`)."""
+LAST_BACKUP = ".last-backup"
+"""When the newest backup was made (ISO 8601): for `/metrics`, and in no backup."""
 CALLBACKS = "callbacks"
 """Callbacks that the deletion service still owes (`server.service.callbacks`)."""
+TOKEN_USES = "http-token-uses.json"
+"""On which day each token of the HTTP API was used last (`server.service.tokens`)."""
 REPLACED, RESTORING, RESTORE_JOURNAL = "replaced-", "restoring", "restoring.json"
 """What restores moved aside, the copies of one, and its journal (`server.operations.restore`)."""
 SUPERLINK_DATABASE = Path("/var/lib/flower-unlearning/superlink.db")
@@ -32,11 +36,13 @@ FOLDERS = (CHECKPOINTS, KEPT, REPORTS)
 _OURS = (
     *FOLDERS,
     CALLBACKS,
+    TOKEN_USES,
     SETTINGS_FILE,
     UNDONE_FILE,
     NOISE_SECRET,
     SUBJECT_KEY,
     RESIDUE_FILE,
+    LAST_BACKUP,
     f"{LEDGER_FILE}*",
     f"{REPLACED}*",
     f"{RESTORING}*",

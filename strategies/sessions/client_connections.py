@@ -54,7 +54,7 @@ class Stream:
 class ClientConnection:
     """One node's part in the session. Times are of the monotonic clock.
 
-    invitation_id: of the Flower message that invited it; has_returned: whether that was answered.
+    has_returned: whether the Flower message that invited it was answered.
     number: counts what it was sent; asked, asked_at: the newest message, and when it was asked.
     request: the same as it travels, until it is answered.
     delivered: the number of the newest message that was handed to gRPC as a whole.
@@ -66,7 +66,6 @@ class ClientConnection:
     node_id: int
     token: str
     invited_at: float
-    invitation_id: str = ""
     has_returned: bool = False
     connection: int = 0
     stream: Stream | None = None

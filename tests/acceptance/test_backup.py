@@ -20,6 +20,7 @@ from server.ledger import Ledger
 from server.operations import restore as restore_module
 from server.operations.backup import FILE, back_up, read_verified
 from server.operations.restore import restore
+from tests.acceptance.test_live_deletion import sample_ids
 from tests.federation import client
 from tests.ledgers import NOW, live_at, submit
 from tests.raising import raises
@@ -93,6 +94,60 @@ def test_a_restore_that_undoes_a_deletion_is_refused_and_if_forced_says_so(one, 
     assert kept is not None
     assert content_hash(kept.parameters) == content_hash(after.parameters)
     assert not one.checkpoint().exclusions.is_forgotten("2")
+
+
+def test_what_a_restore_undoes_is_carried_out_again_in_its_order(one, backup_of_one):
+    """Without a person: the register has each request under its key, who filed it, its day and its deadline."""
+    gone = one.file(client("2"))
+    named = Target(Granularity.SAMPLE, "1", frozenset(sample_ids(one, "1", 2)))
+    later = one.file(named, "natural")
+    one.ledger.decisions.extend(later.id, days=5, reason="many systems", by="ada", now=later.created_at)
+    withdrawn = one.file(client("0"))
+    one.ledger.decisions.cancel(withdrawn.id, by="ada", now=withdrawn.created_at)
+    one.run(rounds=3)
+    held = one.file(client("0"), "natural")
+    one.ledger.decisions.hold(held.id, reason="a court keeps the data", by="ada", now=held.created_at)
+    before = [one.ledger.requests.get(item.id) for item in (gone, later, held)]
+    one.close()
+    one._ledger = None
+    done = brought_back(backup_of_one, one.directory, force=True, now=datetime.now(UTC))
+    assert [item.request_id for item in done.lost] == [item.id for item in before]
+    again = one.ledger.requests.select()
+    assert {item.status for item in again} == {Status.RECEIVED}
+    one.run(rounds=3)
+    again = one.ledger.requests.select()
+    kept = ("idempotency_key", "submitted_by", "method", "received_on", "due_on", "extended_days", "is_held")
+    assert [[getattr(item, name) for name in kept] for item in again] == [
+        [getattr(item, name) for name in kept] for item in before
+    ]
+    assert [item.status for item in again] == [item.status for item in before]
+    exclusions = one.checkpoint().exclusions
+    assert exclusions.is_forgotten("2")
+    assert exclusions.of("1").sample_ids == one.ledger.key_target(named).sample_ids
+    told = [one.ledger.events.page(item.id, limit=1)[0].detail["text"] for item in again]
+    assert told[2] == f"filed again by a restore; it was {held.id}"
+    assert json.loads((one.directory / "undone-by-restore.json").read_text())["filed_again"] == {
+        old.id: new.id for old, new in zip(before, again, strict=True)
+    }
+
+
+def test_a_request_that_failed_then_and_was_carried_out_since_is_tried_again(one, tmp_path):
+    """The restored ledger knows it, as failed."""
+    request = one.file(client("2"))
+    one.grid.broken = {one.node("2")}
+    one.run(rounds=3, max_attempts=1)
+    assert one.ledger.requests.get(request.id).status is Status.FAILED
+    backup = saved(one, tmp_path / "failed")
+    one.grid.broken = set()
+    one.ledger.decisions.retry(request.id, by="ada", now=datetime.now(UTC))
+    one.run(rounds=4)
+    assert one.ledger.requests.get(request.id).status is Status.COMPLETED
+    one.close()
+    one._ledger = None
+    brought_back(backup, one.directory, force=True, now=datetime.now(UTC))
+    assert one.ledger.requests.get(request.id).status is Status.SCHEDULED
+    one.run(rounds=4)
+    assert one.ledger.requests.get(request.id).status is Status.COMPLETED
 
 
 def test_a_server_process_that_still_runs_is_fenced_off_by_a_restore(one, backup_of_one):
@@ -365,7 +420,7 @@ def test_the_commands_say_what_they_did(one, tmp_path):
 
 
 def test_a_ledger_comes_back_on_either_database(url, tmp_path):
-    """What was filed before the backup is there, what came after is gone; deletions since are refused."""
+    """What was filed before the backup is there, what came after is filed again; without force it is refused."""
     if sa.make_url(url).get_backend_name() == "postgresql" and shutil.which("pg_dump") is None:
         pytest.skip("pg_dump is not installed")
     ledger = Ledger.open(url)
@@ -383,7 +438,7 @@ def test_a_ledger_comes_back_on_either_database(url, tmp_path):
     ledger.close()
     restore(tmp_path / "backup", state_dir=tmp_path / "state", ledger_url=url, now=NOW, force=True)
     ledger = Ledger.open(url)
-    assert [request.id for request in ledger.requests.select()] == [first]
+    assert [request.id for request in ledger.requests.select()] == [first, second]
     token = ledger.acquire_fence("loop", now=NOW)
     live_at(ledger, token, NOW).move(first, Status.SCHEDULED)
     assert ledger.events.verify_chain() is None

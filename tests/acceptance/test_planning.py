@@ -6,6 +6,7 @@ The federation is prepared for PGA and has trained two rounds; client 0 was forg
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,12 @@ from unlearning.errors import UnknownClient
 from unlearning.methods.registry import METHODS
 from unlearning.requests import Granularity, Target
 from unlearning.runtime.json_codec import from_plain
+from unlearning.verification.verdict import Finding, outcome_of
 
 MODEL = 650 * 4
 """Its bytes: digits, logistic regression, 4 bytes each."""
+
+NOW = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
 
 Command = Callable[..., str]
 
@@ -41,7 +45,7 @@ def trained(shared_federation) -> InProcessFederation:
 @pytest.fixture(scope="module")
 def found(trained: InProcessFederation) -> Plan:
     """The plan for client 3."""
-    return plan(trained.ledger, client("3"))
+    return plan(trained.ledger, client("3"), now=NOW)
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +131,7 @@ def test_a_plan_begins_with_what_it_recommends_and_a_request_without_a_method_ge
     assert by_name(found)["retrain"].guarantee in said
     assert not found.cannot_show
     filed = trained.file(Target(Granularity.CLASS, class_label=3), method="")
-    assert filed.method == plan(trained.ledger, filed.target).recommended
+    assert filed.method == plan(trained.ledger, filed.target, now=NOW).recommended
     trained.ledger.decisions.cancel(filed.id, by="ada", now=filed.created_at)
 
 
@@ -148,15 +152,15 @@ def test_plan_is_the_same_as_json(command: Command, found: Plan) -> None:
 def test_a_method_of_another_granularity_is_refused(trained: InProcessFederation) -> None:
     """PGA forgets whole clients."""
     samples = Target(Granularity.SAMPLE, "1", frozenset({"17"}))
-    assert "works at the level(s) client" in by_name(plan(trained.ledger, samples))["pga"].refusal
+    assert "works at the level(s) client" in by_name(plan(trained.ledger, samples, now=NOW))["pga"].refusal
 
 
 def test_an_unknown_client_has_no_plan(trained: InProcessFederation, federation) -> None:
     """As on admission; and before the start there is nothing to plan with yet."""
     with pytest.raises(UnknownClient):
-        plan(trained.ledger, client("99"))
+        plan(trained.ledger, client("99"), now=NOW)
     with pytest.raises(UnknownClient):
-        plan(federation().ledger, client("1"))
+        plan(federation().ledger, client("1"), now=NOW)
 
 
 def test_what_a_deletion_took_is_in_the_next_plan(trained: InProcessFederation, found: Plan) -> None:
@@ -169,11 +173,25 @@ def test_what_a_deletion_took_is_in_the_next_plan(trained: InProcessFederation, 
     assert past.recovery_rounds == request.result["recovery_rounds"]
 
 
+def test_a_completed_request_has_one_outcome_in_ledger_report_and_certificate(
+    trained: InProcessFederation,
+) -> None:
+    """That of the report's verdict: PUF proves nothing, and is not training without the data."""
+    request, *_ = trained.ledger.requests.select()
+    folder = trained.directory / "reports" / request.id
+    report = json.loads((folder / "report.json").read_text())
+    certified = json.loads((folder / "certificate.json").read_text())["certificate"]
+    assert request.outcome is not None
+    assert report["outcome"] == certified["outcome"] == request.outcome
+    finding = Finding(report["attacks"]["verdict"])
+    assert outcome_of(finding, is_exact=False, is_guaranteed=False) is request.outcome
+
+
 def test_with_shards_a_client_concerns_its_own_and_a_class_all_of_them(federation) -> None:
     """Four clients in two shards, two rounds: one neighbour trains again, or all four do."""
     one = federation(prepare="sisa shards=2 slices=2", rounds=2)
     model = 4 * one.run().parameters.size
-    of_client = by_name(plan(one.ledger, client("1")))["sisa"]
-    of_class = by_name(plan(one.ledger, Target(Granularity.CLASS, class_label=3)))["sisa"]
+    of_client = by_name(plan(one.ledger, client("1"), now=NOW))["sisa"]
+    of_class = by_name(plan(one.ledger, Target(Granularity.CLASS, class_label=3), now=NOW))["sisa"]
     assert of_client.bytes == 2 * model * 1 * 2
     assert of_class.bytes == 2 * model * 4 * 2

@@ -21,10 +21,10 @@ import numpy as np
 import torch
 import yaml
 
+from benchmarks.decentralised.in_process import InProcessNetwork
 from benchmarks.local_layout import free_ports
 from client.memory import DirectoryMemory
 from client.peer.config import PeerConfig, validate_config
-from client.peer.in_process import InProcessNetwork
 from client.peer.journal import Journal
 from client.peer.peer_cli import read_status
 from client.peer.process import PeerProcess, make_peer

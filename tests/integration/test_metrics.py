@@ -2,12 +2,16 @@
 
 import json
 import logging
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 
 import pytest
+import yaml
+from cryptography import x509
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -15,9 +19,16 @@ from server.ledger import WAITING, ClientRecord, Ledger, LedgerUnavailable, Roun
 from server.ledger.database import Database
 from server.operations.logs import FORMAT_VARIABLE, JsonLines, is_json_wanted
 from server.operations.metrics import LedgerCollector, MetricsServer, serve_metrics
+from server.operations.service_metrics import ServiceCollector
+from server.service.call_metrics import CallMetrics
+from server.service.callback_urls import AllowedUrls
+from server.service.callbacks import Callbacks
+from server.state_directory.files import LAST_BACKUP
+from tests.certificates import Authority
+from tests.integration.conftest import REPOSITORY
 from tests.ledgers import live_at, submit
 from unlearning.errors import ConfigurationError
-from unlearning.requests import Granularity, Status, Target
+from unlearning.requests import Granularity, Outcome, Status, Target
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -142,6 +153,15 @@ def test_deadlines_are_counted_on_the_day_of_the_scrape(book, value):
     assert tuple(map(value, names)) == (0, 1)
 
 
+def test_completed_requests_are_counted_by_outcome(book, value):
+    """One whose deletion was not shown is no success in a dashboard either."""
+    request_id = book.submit("1")
+    for status in (Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING):
+        book.move(request_id, status, 1)
+    live_at(book.ledger, book.token, book.now).move(request_id, Status.COMPLETED, outcome=Outcome.NOT_SHOWN)
+    assert (value("deletions", outcome="not-shown"), value("deletions", outcome="reduced")) == (1, 0)
+
+
 def test_the_page_is_what_prometheus_reads(book, server):
     """Through its own parser, with the process's own metrics beside ours."""
     book.round(1, seconds=2.0)
@@ -150,6 +170,73 @@ def test_the_page_is_what_prometheus_reads(book, server):
     assert status == 200
     assert families["flower_unlearning_round_seconds"].samples[0].value == 2.0
     assert "process_resident_memory_bytes" in families
+
+
+def test_every_metric_of_dashboard_alerts_and_runbook_is_exposed(book, tmp_path):
+    """By its name, which no tool checks: a dashboard of a metric that is gone is empty, and its alert is silent."""
+    book.round(1)
+    (tmp_path / LAST_BACKUP).write_text(START.isoformat())
+    callbacks = Callbacks(book.ledger, tmp_path, AllowedUrls(()), None, lambda: START)
+    own = ServiceCollector(state_dir=tmp_path, certificates=(), calls=CallMetrics(), callbacks=callbacks)
+    registry = CollectorRegistry()
+    registry.register(LedgerCollector(book.ledger))
+    registry.register(own)
+    endings = {"counter": "_total", "histogram": "_bucket"}
+    exposed = {f"{one.name}{endings.get(one.type, '')}" for one in registry.collect()}
+    named = {}
+    for path in ("grafana-dashboard.json", "prometheus-alerts.yml"):
+        named[path] = set(re.findall(r"flower_unlearning_\w+", (REPOSITORY / "deploy" / path).read_text()))
+    page = (REPOSITORY / "docs" / "operations.md").read_text().partition("| metric (")[2].partition("\n\n")[0]
+    cells = [line.split("|")[1] for line in page.splitlines()[2:]]
+    named["operations.md"] = {
+        f"flower_unlearning_{name}" for cell in cells for name in re.findall(r"`(\w+)", cell)
+    }
+    assert [(path, names - exposed) for path, names in named.items() if names - exposed] == []
+    assert exposed == named["operations.md"]
+
+
+def test_the_dashboard_and_the_alerts_can_be_read():
+    """JSON with a query in each panel, and YAML with what Prometheus asks of a rule."""
+    board = json.loads((REPOSITORY / "deploy" / "grafana-dashboard.json").read_text())
+    assert all(target["expr"] for panel in board["panels"] for target in panel["targets"])
+    rules = yaml.safe_load((REPOSITORY / "deploy" / "prometheus-alerts.yml").read_text())
+    alerts = [rule for group in rules["groups"] for rule in group["rules"]]
+    assert {frozenset(rule) for rule in alerts} == {
+        frozenset(("alert", "expr", "for", "labels", "annotations"))
+    }
+    assert len({rule["alert"] for rule in alerts}) == len(alerts)
+
+
+def test_the_service_says_its_version_its_certificate_and_its_newest_backup(book, tmp_path):
+    """What is not there has no value, which an alert can see."""
+    registry = CollectorRegistry()
+    pem = Authority(tmp_path).certify("server").certificate
+    files = (pem, tmp_path / "gone.pem")
+    registry.register(
+        ServiceCollector(state_dir=tmp_path, certificates=files, calls=CallMetrics(), callbacks=None)
+    )
+
+    def read(name, **labels):
+        return registry.get_sample_value(f"flower_unlearning_{name}", labels)
+
+    ends = x509.load_pem_x509_certificate(pem.read_bytes()).not_valid_after_utc.timestamp()
+    assert read("certificate_expires_timestamp_seconds", file=pem.name) == ends
+    assert read("certificate_expires_timestamp_seconds", file="gone.pem") is None
+    assert read("build_info", version=version("flower-unlearning"), protocol="1", flower=version("flwr")) == 1
+    assert read("last_backup_timestamp_seconds") is None
+    (tmp_path / LAST_BACKUP).write_text(START.isoformat())
+    assert read("last_backup_timestamp_seconds") == START.timestamp()
+
+
+def test_a_site_was_seen_when_the_ledger_says(book, value):
+    """One that is forgotten is not watched any more."""
+    seen = [ClientRecord(name, last_seen=START) for name in ("1", "2")]
+    live_at(book.ledger, book.token, START).register_clients(seen)
+    request_id = book.submit("1")
+    for status in (Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING):
+        book.move(request_id, status, 1)
+    assert value("client_last_seen_timestamp_seconds", client="2") == START.timestamp()
+    assert value("client_last_seen_timestamp_seconds", client="1") is None
 
 
 def test_a_ledger_that_is_away_is_said_and_not_fatal(book, server, monkeypatch):

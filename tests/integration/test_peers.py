@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from client.peer.peer_cli import read_status
@@ -18,7 +17,6 @@ from tests.integration.peer_processes import (
     running_peers,
     some_samples,
 )
-from unlearning.decentralised.graphs import Graph, erdos_renyi
 
 pytestmark = pytest.mark.slow  # starts ten processes
 
@@ -58,11 +56,3 @@ def test_ten_processes_forget_as_one_though_one_is_killed_during_the_flooding(
     peers.check_models(calm)
     assert read_status(peers.config(REQUESTER))["answers"] == {key: f"{REQUESTER}-{key}"}
     assert [read_status(peers.config(name))["members"] for name in NAMES] == [NAMES] * len(NAMES)
-
-
-def test_the_random_graph_is_no_ring_and_holds_without_the_killed_peer() -> None:
-    """What the test above takes for granted."""
-    made = erdos_renyi(NAMES, RANDOM["probability"], np.random.default_rng(RANDOM["seed"]))
-    left = tuple(name for name in NAMES if name != KILLED)
-    assert Graph(left, frozenset(edge for edge in made.edges if KILLED not in edge)).is_connected
-    assert max(map(made.degree, NAMES)) > 2

@@ -19,7 +19,6 @@ def gradient(
     *,
     l2: float = 0.0,
     micro_batch_size: int = DEFAULT_BATCH_SIZE,
-    device: torch.device | None = None,
 ) -> Vector:
     """Compute ∇ of the mean loss over `examples` plus l2/2 ‖θ‖², at θ = `parameters` (d,): shape (d,),
     task's dtype.
@@ -32,7 +31,7 @@ def gradient(
         NumericalError: the model has no gradient that fits its examples; see `LocalLoss`.
         UpdateRefused: `parameters` does not have the model's length.
     """
-    local = LocalLoss(task, parameters, examples, device)
+    local = LocalLoss(task, parameters, examples)
     total = local.zeros()
     with exact_kernels(local.device):
         for batch in local.batches(micro_batch_size):
@@ -51,7 +50,6 @@ def fisher_diagonal(
     examples: Examples,
     *,
     memory_budget_bytes: int = DEFAULT_PER_EXAMPLE_BUDGET_BYTES,
-    device: torch.device | None = None,
 ) -> Vector:
     """Compute (1/n) Σ_i (∇ℓ_i)², squared entry by entry: shape (d,), task's dtype, zero for constants.
 
@@ -63,7 +61,7 @@ def fisher_diagonal(
         NumericalError: the model has no gradient that fits its examples; see `LocalLoss`.
         UpdateRefused: `parameters` does not have the model's length.
     """
-    local = LocalLoss(task, parameters, examples, device)
+    local = LocalLoss(task, parameters, examples)
     gradient_bytes = local.dimension * local.zeros().element_size()
     total = local.zeros()
     with exact_kernels(local.device):

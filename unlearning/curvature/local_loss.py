@@ -31,13 +31,11 @@ class LocalLoss:
         UpdateRefused: `parameters` does not have the model's length.
     """
 
-    def __init__(
-        self, task: Task, parameters: Vector, examples: Examples, device: torch.device | None = None
-    ) -> None:
+    def __init__(self, task: Task, parameters: Vector, examples: Examples) -> None:
         if len(examples) == 0:
             raise DataError("A mean loss needs at least one example, got none. Leave this client out.")
         self.task, self.examples = task, examples
-        self.device = device or computing_device()
+        self.device = computing_device()
         self.model = model_with(task, parameters).to(self.device).eval()
         _refuse_batch_statistics(self.model)
         self.dimension, places = trainable_places(self.model)

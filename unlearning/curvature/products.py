@@ -72,7 +72,6 @@ class CurvatureProduct:
         size and, while a product runs, about one more micro-batch's graph.
     micro_batch_size: how many examples go through the model at once; None: 64 on a CPU and 512 on a
         GPU, fewer where their graph exceeds the budget.
-    device: None: the first GPU, or the CPU where there is none.
 
     Raises:
         DataError: there is no example.
@@ -91,13 +90,12 @@ class CurvatureProduct:
         l2: float = 0.0,
         memory_budget_bytes: int = DEFAULT_MEMORY_BUDGET_BYTES,
         micro_batch_size: int | None = None,
-        device: torch.device | None = None,
     ) -> None:
         if micro_batch_size is not None and micro_batch_size < 1:
             raise NumericalError(f"micro_batch_size must be 1 or more, got {micro_batch_size}.")
         self.kind, self.damping, self.l2 = CurvatureKind(kind), damping, l2
         self.num_products = 0
-        self._local = LocalLoss(task, parameters, examples, device)
+        self._local = LocalLoss(task, parameters, examples)
         self._plan = self._make_plan(memory_budget_bytes, micro_batch_size)
         self._kept: list[BatchCurvature] = []
         self._products_with_kept = 0

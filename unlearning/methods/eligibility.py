@@ -26,6 +26,7 @@ class FederationProfile:
     own_training: the name of the task's own training function; empty for the built-in loop. watches_steps: whether
         something can be called after each step of training.
     input_dimensions: of one example, 3 of a picture with channels, 1 of a row of numbers; 0 where it is not known.
+    name: of the federation, for people.
     """
 
     task: str
@@ -42,6 +43,7 @@ class FederationProfile:
     own_training: str = ""
     watches_steps: bool = True
     input_dimensions: int = 0
+    name: str = ""
 
     @property
     def has_classifier_head(self) -> bool:

@@ -3,6 +3,13 @@
 // stays as it is. Without this file every page works; the browser then reads it again every 15 seconds.
 "use strict";
 
+// The box that chooses all of a list, which only a script can do.
+document.querySelectorAll("[data-all]").forEach((box) => (box.parentElement.hidden = false));
+document.addEventListener("change", (event) => {
+  const name = event.target.dataset.all;
+  if (name) document.getElementsByName(name).forEach((box) => (box.checked = event.target.checked));
+});
+
 (() => {
   let shown = document.body.dataset.stamp;
   if (shown === undefined) return;
@@ -25,6 +32,7 @@
       if (!next || old.dataset.touched || old.innerHTML === next.innerHTML) continue;
       const open = new Set([...old.querySelectorAll("details[open]")].map((item) => item.id));
       old.replaceWith(document.adoptNode(next));
+      for (const box of next.querySelectorAll("[data-all]")) box.parentElement.hidden = false;
       for (const item of next.querySelectorAll("details")) item.open = item.open || open.has(item.id);
     }
     const target = focused && document.getElementById(focused);

@@ -46,7 +46,7 @@ class Browser:
         assert session is not None
         return session.csrf
 
-    def post(self, path: str, files: Any = None, **fields: str) -> Any:
+    def post(self, path: str, files: Any = None, **fields: str | list[str]) -> Any:
         return self.client.post(path, data={"csrf": self.csrf, **fields}, files=files)
 
     def follow(self, answer: Any) -> str:

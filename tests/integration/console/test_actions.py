@@ -3,17 +3,21 @@
 import csv
 import io
 import json
+import re
 from datetime import timedelta
 
 import pytest
 from starlette.datastructures import FormData
 
 from server.console.request_page import ACTIONS, FIELDS, call_of
+from server.ledger import APPROVAL
 from server.service.calls import CALLS, VERBS
-from tests.deletion_service import submit
+from tests.certificates import Authority
+from tests.deletion_service import FORGETTING, submit
 from tests.integration.console.conftest import Browser, Desk, errors
-from unlearning.gdpr import Ground, Particulars, today
-from unlearning.requests import Status
+from tests.ledgers import NOW, live_at
+from unlearning.gdpr import Ground, Particulars, one_month_after, today
+from unlearning.requests import Outcome, Status
 
 
 def test_the_list_says_how_many_days_are_left_and_what_is_overdue(desk: Desk, browser: Browser) -> None:
@@ -82,7 +86,7 @@ def test_every_action_is_a_verb_of_the_service_and_its_fields_are_that_verbs_val
     assert ACTIONS.keys() == VERBS.keys()
     for name, action in ACTIONS.items():
         assert call_of(name) in CALLS
-        form = FormData(dict.fromkeys(VERBS[name].values, "1"))
+        form = FormData(dict.fromkeys(VERBS[name].values, "1") | {"parameters": "a=1"})
         assert {key for field in action.fields for key in FIELDS[field](form)} == VERBS[name].values.keys()
 
 
@@ -99,7 +103,7 @@ def test_an_operator_extends_holds_refuses_and_erases(desk: Desk, browser: Brows
     assert "extended by 30 days" in text
     assert "Held: a court wants it kept" in text
     browser.follow(browser.post(f"{page}/release", reason=""))
-    browser.follow(browser.post(f"{page}/refuse", reason="the claim is unfounded"))
+    browser.follow(browser.post(f"{page}/refuse", reason="the claim is unfounded", confirmed="yes"))
     assert "the claim is unfounded" in browser.page(page)
     assert desk.ledger.requests.get(request.id).status is Status.REFUSED
     rows = list(csv.DictReader(io.StringIO(browser.get("/register.csv").content.decode("utf-8-sig"))))
@@ -111,10 +115,10 @@ def test_an_operator_extends_holds_refuses_and_erases(desk: Desk, browser: Brows
         browser.post(f"{page}/amend", ground="b", reference="DSB-18", note="by letter\r\nof Monday")
     )
     assert "DSB-18" in browser.page(page)
-    browser.follow(browser.post(f"{page}/redact"))
+    browser.follow(browser.post(f"{page}/redact", confirmed="yes"))
     gone = browser.page(page) + browser.get("/register.csv").text
     assert "DSB-1" not in gone
-    assert "court" not in gone
+    assert "a court wants" not in gone
     assert "erased" in gone
 
 
@@ -147,7 +151,120 @@ def test_texts_are_erased_as_long_as_there_are_some(desk: Desk, browser: Browser
     page = f"/requests/{request.id}"
     for _ in range(2):
         assert f"{page}/redact" in browser.page(page)
-        browser.follow(browser.post(f"{page}/redact"))
+        browser.follow(browser.post(f"{page}/redact", confirmed="yes"))
         assert f"{page}/redact" not in browser.page(page)
         browser.follow(browser.post(f"{page}/amend", reference="DSB-18"))
     assert desk.ledger.events.verify() == ""
+
+
+def test_what_cannot_be_undone_is_confirmed_with_what_it_means(desk: Desk, browser: Browser) -> None:
+    """The first press shows what it does and to which request; only the second does it, with what was typed before."""
+    request = submit(desk.calling(), particulars=Particulars(reference="DSB-17"))
+    page = f"/requests/{request.id}"
+    for action, means in {
+        "cancel": "cannot be taken",
+        "refuse": "Art. 12(4)",
+        "redact": "brought back",
+    }.items():
+        asked = browser.post(f"{page}/{action}", reason="the claim is unfounded")
+        assert asked.status_code == 200
+        assert means in asked.text
+        assert f"{page}/{action}" in asked.text
+        assert 'name="reason" value="the claim is unfounded"' in asked.text
+    assert desk.ledger.requests.get(request.id) == request
+    assert {name for name, action in ACTIONS.items() if action.means} == {"cancel", "refuse", "redact"}
+
+
+def test_an_extension_is_offered_in_months_with_its_new_date(desk: Desk, browser: Browser) -> None:
+    """One month to the same day of the next; two, as far as the law's limit in days allows."""
+    request = submit(desk.calling(), particulars=Particulars(received_on=today() - timedelta(days=3)))
+    offered = re.findall(
+        r'<option value="(\d+)">by (\d) months?, to ([^<]+)</option>', browser.page(f"/requests/{request.id}")
+    )
+    later = one_month_after(request.due_on)
+    assert offered[0] == (str((later - request.due_on).days), "1", f"{later:%-d %B %Y}")
+    last = request.due_on + timedelta(days=int(offered[1][0]))
+    assert offered[1][1:] == ("2", f"{last:%-d %B %Y}")
+    browser.follow(
+        browser.post(f"/requests/{request.id}/extend", days=offered[1][0], reason="many sites are asked")
+    )
+    assert desk.ledger.requests.get(request.id).due_on == last
+
+
+def test_several_requests_are_held_at_once_after_one_confirmation(desk: Desk, browser: Browser) -> None:
+    """Those that cannot be are named with the reason; the others are held."""
+    operator = desk.calling()
+    one, two, gone = (submit(operator, idempotency_key=f"k{number}") for number in range(3))
+    desk.ledger.decisions.cancel(gone.id, by="ada", now=NOW)
+    chosen = [one.id, two.id, gone.id]
+    assert f'value="{one.id}"' in browser.page("/requests")
+    asked = browser.post("/bulk/hold", chosen=chosen)
+    assert "3 requests" in asked.text
+    assert not desk.ledger.requests.get(one.id).is_held
+    done = browser.post("/bulk/hold", chosen=chosen, reason="a court wants them kept", confirmed="yes")
+    assert done.status_code == 409
+    assert f'<p class="error">{gone.id}: ' in done.text
+    assert [item.id for item in desk.ledger.requests.select() if item.is_held] == [one.id, two.id]
+    assert browser.post("/bulk/hold").status_code == 422
+    assert browser.post("/bulk/redact", chosen=one.id).status_code == 400
+
+
+def test_an_officer_accepts_several_that_await_a_decision(desk: Desk, browser: Browser) -> None:
+    """They are first on the work list; one confirmation says what it begins, and both are accepted."""
+    live_at(desk.ledger, desk.loop._token).set_facts({APPROVAL: 1})
+    operator = desk.calling()
+    chosen = [submit(operator, idempotency_key=key).id for key in "ab"]
+    assert "Awaiting a decision (2)" in browser.page("/requests")
+    asked = browser.post("/bulk/accept", chosen=chosen)
+    assert "cannot be taken back" in asked.text
+    browser.follow(browser.post("/bulk/accept", chosen=chosen, confirmed="yes"))
+    assert [desk.ledger.requests.get(item).status for item in chosen] == [Status.ACCEPTED] * 2
+    assert "Awaiting a decision (0)" in browser.page("/requests")
+
+
+def test_a_request_is_held_as_it_is_filed(desk: Desk, browser: Browser) -> None:
+    """The summary says so before; the ledger holds it from its first moment."""
+    draft = browser.follow(browser.post("/file", what="client", client="3"))
+    summary = browser.follow(browser.post(draft, method="puf-special", hold_reason="a court wants it kept"))
+    assert "a court wants it kept" in browser.page(summary)
+    browser.follow(browser.post(summary))
+    (request,) = desk.ledger.requests.select()
+    assert (request.is_held, request.hold_reason) == (True, "a court wants it kept")
+
+
+@pytest.mark.parametrize(
+    ("role", "shown"),
+    [
+        ("operator", {"cancel"}),
+        ("officer", {"accept", "amend", "cancel", "extend", "hold", "redact", "refuse"}),
+        ("auditor", set()),
+    ],
+)
+def test_each_role_sees_what_it_may_do(guarded: Desk, people: Authority, role: str, shown: set[str]) -> None:
+    """The officer decides, the operator cancels (and retries what failed), the auditor reads."""
+    live_at(guarded.ledger, guarded.loop._token).set_facts({APPROVAL: 1})
+    request = submit(guarded.calling(people.certify("ada", "operator")), particulars=Particulars(note="n"))
+    browser = guarded.browser(people.certify("olga", role))
+    page = browser.page(f"/requests/{request.id}")
+    assert set(re.findall(rf'action="/requests/{request.id}/(\w+)"', page)) == shown
+    assert ("/bulk/accept" in browser.page("/requests")) == ("accept" in shown)
+
+
+def test_colour_and_words_of_a_completed_request_are_those_of_the_weaker_fact(
+    desk: Desk, browser: Browser
+) -> None:
+    """What was not shown is no green tick, and stands on the work list; what was is found by its outcome."""
+    operator = desk.calling()
+    unshown, shown = (submit(operator, idempotency_key=key).id for key in "ab")
+    for item, outcome in ((unshown, Outcome.NOT_SHOWN), (shown, Outcome.INDISTINGUISHABLE)):
+        desk.loop.move(item, *FORGETTING[:-1])
+        desk.loop.move(item, Status.COMPLETED, outcome=outcome)
+    page = browser.page("/requests")
+    assert re.findall(r'<span class="state (\w+)">carried out, ([^<]+)<', page) == [
+        ("unshown", "not shown"),
+        ("completed", "indistinguishable"),
+    ]
+    assert "Nothing shown (1)" in page
+    assert re.findall(r'href="/requests/(r-\d+)"', browser.page("/requests?state=indistinguishable")) == [
+        shown
+    ]

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import grpc
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from server.ledger import LEFT_OUT, Event, Ledger, RoundRecord
@@ -11,6 +12,7 @@ from server.service.grpc_server import RunningServer, serve
 from server.service.limits import Limits
 from tests.deletion_service import FORGETTING, NOW, LiveLoop, submit
 from tests.ledgers import live_at
+from unlearning.errors import RequestNotFound
 from unlearning.methods.registry import METHODS
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
@@ -186,3 +188,38 @@ def _word(item: DeletionRequest | Event | RoundRecord) -> str:
             return f"→ {item.to_status}" if item.to_status else item.kind
         case RoundRecord():
             return f"round {item.round}"
+
+
+def test_what_is_filed_decided_and_refused_is_one_log_line_each(
+    client: DeletionClient, loop: LiveLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With who, what and which request, for a log collector; sent again it is not filed again."""
+    caplog.set_level("INFO", logger="server")
+    for _ in range(2):
+        submit(client, idempotency_key="k")
+    client.change("hold", "r-000001", by="ada", reason="of Erika Müller")
+    with pytest.raises(RequestNotFound):
+        client.get("r-000009")
+    lines = [vars(record) for record in caplog.records if hasattr(record, "event")]
+    assert [line["event"] for line in lines] == ["filed", "hold", "refused"]
+    assert [line["request"] for line in lines[:2]] == ["r-000001"] * 2
+    assert (lines[1]["by"], lines[1]["status"], lines[2]["call"]) == ("ada", "received", "GetRequest")
+    assert "Erika" not in caplog.text
+
+
+def test_calls_are_counted_by_how_they_ended(
+    client: DeletionClient, service: RunningServer, loop: LiveLoop
+) -> None:
+    """Also those that are refused; each has its time."""
+    submit(client)
+    client.get("r-000001")
+    with pytest.raises(RequestNotFound):
+        client.get("r-000009")
+    samples = {
+        (sample.name.removeprefix("flower_unlearning_"), *sample.labels.values()): sample.value
+        for metric in service.core.checks.metrics.collect()
+        for sample in metric.samples
+    }
+    calls = (("SubmitRequest", "OK"), ("GetRequest", "OK"), ("GetRequest", "NOT_FOUND"))
+    assert [samples["calls_total", *one] for one in calls] == [1, 1, 1]
+    assert samples["call_seconds_count", "GetRequest"] == 2

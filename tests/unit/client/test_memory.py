@@ -18,11 +18,6 @@ def memory(request, tmp_path):
     return ContextMemory(context)
 
 
-def test_a_new_memory_forbids_nothing(memory):
-    """No tombstones at first."""
-    assert not memory.tombstones()
-
-
 def test_tombstones_only_grow(memory):
     """Burying less does not dig anything up."""
     memory.add_tombstones(Forget(sample_ids=frozenset({"1", "2"})))

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.decentralised.in_process import InProcessNetwork
 from client.peer.gossip import GossipMessage, Greeting, Kind, ModelOffer
-from client.peer.in_process import InProcessNetwork
 from client.peer.journal import Journal
 from client.peer.peer import Peer
 from client.peer.record import PeerRules

@@ -7,8 +7,8 @@ from functools import reduce
 import numpy as np
 import pytest
 
+from benchmarks.decentralised.in_process import InProcessNetwork
 from client.peer.gossip import Kind
-from client.peer.in_process import InProcessNetwork
 from client.peer.journal import Journal
 from client.peer.learner import SiteLearner
 from client.peer.record import PeerRules
@@ -210,20 +210,6 @@ def test_a_peer_that_is_not_listed_does_not_join() -> None:
     assert network.train()
     assert network.peers["1"].graph == FOUR
     assert {(sender, to) for sender, to, _ in network.refusals} == {("4", "0"), ("4", "2")}
-
-
-def test_rounds_go_on_without_a_silent_neighbour_when_patience_ends() -> None:
-    """Its weight goes to the peer's own model; when it is back it takes part again."""
-    network = trained_network(FOUR)
-    network.down.add("2")
-    while network.train():  # until the neighbours have used up its last model
-        pass
-    assert network.train(patient=False)
-    network.down.clear()
-    furthest = max(peer.model.round for peer in network.peers.values())
-    for _ in range(6):
-        network.train()
-    assert min(peer.model.round for peer in network.peers.values()) > furthest
 
 
 def test_a_correction_that_cannot_be_computed_says_why() -> None:

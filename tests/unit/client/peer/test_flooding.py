@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.decentralised.in_process import InProcessNetwork
 from client.peer.gossip import GossipMessage, Kind, ModelOffer
-from client.peer.in_process import InProcessNetwork
 from client.peer.journal import Journal
 from tests.peers import (
     correction_item,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from client.peer.in_process import InProcessNetwork
+from benchmarks.decentralised.in_process import InProcessNetwork
 from client.peer.journal import Journal
 from client.peer.learner import Round
 from client.peer.peer import Peer

@@ -26,8 +26,3 @@ def test_every_wrong_entry_is_reported():
     with pytest.raises(ConfigurationError) as caught:
         parse_requests("client=2; at=1; at=x client=1; at=1 client=1 oops; at=1 client=1")
     assert len(caught.value.problems) == 4
-
-
-def test_no_script_is_no_request():
-    """The default."""
-    assert parse_requests("") == ()

@@ -131,7 +131,7 @@ def test_what_is_forgotten_already_is_accepted_and_answered_by_the_earlier_reque
     forget(ledger, token, forgotten)
     again = file(ledger, target)
     assert again.status is Status.RECEIVED
-    (move,) = to_schedule(ledger, ledger.exclusions(), {})
+    (move,) = to_schedule(ledger, ledger.exclusions(), {}, lambda _: {})
     assert (move.request_id, move.to, move.result) == (
         again.id,
         Status.COMPLETED,

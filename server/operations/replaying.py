@@ -1,0 +1,112 @@
+"""What a restore undoes is asked for again by the restore itself; no person has to notice and file it.
+
+The ledger that is replaced says what was filed and carried out since the backup. Requests that have led to a deletion,
+or were answered by one, come in the order in which that was so, then those that were open. Each is filed by its filer,
+under the same key, with the same day of receipt, so doing it twice changes nothing. What ended without a deletion is
+listed and not filed again.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+
+from server.ledger import Ledger, NewRequest
+from server.ledger.records import APPROVED
+from unlearning.errors import IllegalMove, RequestError
+from unlearning.gdpr import Particulars
+from unlearning.requests import OPEN_STATUSES, DeletionRequest, Status
+
+BY = "restore"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """A request that a restored ledger no longer knows as it was. request_id: its number in the other ledger.
+
+    filed_at: when it was filed first. is_done: whether it had led to its end. approved_by: who has accepted it since.
+    hold_reason, extended_days, extension_reason: as they were.
+    """
+
+    request_id: str
+    new: NewRequest
+    filed_at: datetime
+    is_done: bool
+    approved_by: tuple[str, ...] = ()
+    hold_reason: str = ""
+    extended_days: int = 0
+    extension_reason: str = ""
+
+
+def lost_since(ledger: Ledger, sequence: int) -> Iterator[Lost]:
+    """Yield what was filed or carried out after the event `sequence`, in the order in which it is to be done again."""
+    done: dict[str, None] = {}
+    filed: dict[str, None] = {}
+    approved: dict[str, tuple[str, ...]] = {}
+    for event in ledger.events.all(after=sequence):
+        if event.kind == APPROVED:
+            approved[event.request_id] = (*approved.get(event.request_id, ()), event.actor)
+        if event.to_status in (Status.VERIFYING, Status.COMPLETED):
+            done.setdefault(event.request_id)
+        elif event.request_id:
+            filed.setdefault(event.request_id)
+    for request_id in {**done, **filed}:
+        request = ledger.requests.get(request_id)
+        is_done = request_id in done
+        if is_done or request.status in OPEN_STATUSES:
+            with suppress(IllegalMove):  # its ids are erased
+                yield _lost(ledger, request, is_done, approved.get(request_id, ()))
+
+
+def _lost(ledger: Ledger, request: DeletionRequest, is_done: bool, approved_by: tuple[str, ...]) -> Lost:
+    return Lost(
+        request_id=request.id,
+        new=NewRequest(
+            target=ledger.requests.target_of(request),
+            method=request.method,
+            parameters=dict(request.parameters),
+            submitted_by=request.submitted_by,
+            submitted_role=request.submitted_role,
+            idempotency_key=request.idempotency_key,
+            particulars=Particulars(
+                received_on=request.received_on,
+                due_on=request.first_due_on,
+                ground=request.ground,
+                reference=request.reference,
+                note=request.note,
+            ),
+            approvals_needed=request.approvals_needed,
+            replays=request.id,
+        ),
+        approved_by=approved_by,
+        filed_at=request.created_at,
+        is_done=is_done,
+        hold_reason=request.hold_reason if request.is_held else "",
+        extended_days=request.extended_days,
+        extension_reason=request.extension_reason,
+    )
+
+
+def file_again(ledger: Ledger, lost: Iterable[Lost], *, now: datetime) -> dict[str, str]:
+    """File what was lost in the restored ledger, or let it go on there; return the numbers, by those of before."""
+    numbers = {}
+    for one in lost:
+        new, decisions = one.new, ledger.decisions
+        known = ledger.requests.find(new.idempotency_key, new.submitted_by, new.submitted_role)
+        request = known or ledger.requests.submit(new, now=max(now, one.filed_at))
+        numbers[one.request_id] = request.id
+        for name in one.approved_by:
+            with suppress(RequestError):  # it is decided
+                decisions.accept(request.id, by=name, now=now)
+        with suppress(RequestError):  # it is done already, or cannot be done again; the list has it
+            if known is not None and request.status is Status.FAILED:
+                decisions.retry(request.id, by=BY, now=now)
+            if one.hold_reason and not request.is_held:
+                decisions.hold(request.id, reason=one.hold_reason, by=BY, now=now)
+            elif one.is_done and request.is_held:
+                decisions.release(request.id, by=BY, now=now)
+        if one.extended_days and not request.extended_days:
+            reason = one.extension_reason or "extended before the restore"
+            with suppress(RequestError):  # the deadline has passed
+                decisions.extend(request.id, days=one.extended_days, reason=reason, by=BY, now=now)
+    return numbers

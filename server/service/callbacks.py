@@ -291,7 +291,7 @@ class Callbacks:
         """Send one callback; return why it was not taken, "" where it was. Nothing is read of the answer's body."""
         if not self.allowed.includes(url):
             return _NOT_ALLOWED
-        content = json.dumps(opendsr.callback(request, url, self.clock())).encode()
+        content = opendsr.callback(request, url, self.clock()).to_json()
         headers = {"Content-Type": "application/json", **self.signer.headers(content)}
         try:
             async with (

@@ -56,7 +56,7 @@ def test_every_state_has_a_status(status: Status) -> None:
         (Status.VERIFYING, {}, "in_progress"),
         (Status.COMPLETED, {}, "completed"),
         (Status.FAILED, {"retryable": True, "reason": "away"}, "pending"),
-        (Status.FAILED, {"retryable": False, "reason": "never"}, "cancelled"),
+        (Status.FAILED, {"retryable": False, "reason": "never"}, "pending"),
         (Status.REFUSED, {"refusal_reason": "a contract"}, "cancelled"),
     ],
 )

@@ -134,8 +134,11 @@ def test_a_plan_begins_with_what_it_recommends_and_a_request_without_a_method_ge
     trained.ledger.decisions.cancel(filed.id, by="ada", now=filed.created_at)
 
 
-def test_a_plan_for_few_samples_says_what_tests_cannot_show(command: Command, tmp_path: Path) -> None:
+def test_a_plan_for_few_samples_says_what_tests_cannot_show(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of three records nothing, of five hardly anything, of forty it says nothing."""
+    monkeypatch.setattr("server.cli.plan_command._SITE_S", 0.0)  # no run is there that could ask the site
     for count, words in ((3, "no test can show"), (5, "at least 95 of 100 cases"), (40, "")):
         ids = tmp_path / "ids"
         ids.write_text("\n".join(map(str, range(count))))

@@ -36,6 +36,7 @@ from server.federation.presence import with_left_out
 from server.federation.state import ActiveDeletion, FederationState, Move, Phase, RoundDone, Step
 from server.ledger import SITE
 from strategies.sessions.session_grid import SessionGrid
+from unlearning.advice import CODE
 from unlearning.errors import MethodFailed, ModelRefused, RequestError, SessionError
 from unlearning.parameters import content_hash
 from unlearning.requests import DeletionRequest, Status
@@ -95,9 +96,9 @@ def unlearn(context: FederationContext, state: FederationState) -> Iterator[Step
     except (MethodFailed, ModelRefused) as exc:
         failure = exc
     except SessionError as exc:
-        failure = MethodFailed(str(exc), retryable=True)
+        failure = MethodFailed(str(exc), retryable=True, code="session")
     except RequestError as exc:  # the method, or what it takes, changed after the request was admitted
-        failure = MethodFailed(str(exc), retryable=False)
+        failure = MethodFailed(str(exc), retryable=False, code=exc.code)
     yield abandon(context, state, failure)
 
 
@@ -220,23 +221,37 @@ def abandon(context: FederationContext, state: FederationState, failure: MethodF
     """Go back to training with the model as it was; the requests wait for another try, or have failed."""
     deletion = state.active_deletion()
     _log.warning("Unlearning attempt %d failed: %s", deletion.attempt, failure)
-    status, reason, retryable = Status.SCHEDULED, str(failure), False
+    status, reason, retryable = Status.SCHEDULED, f"{failure}{_since(context, failure)}", False
     if isinstance(failure, ModelRefused):  # the same again would give the same: an operator has to decide
         status, retryable = Status.FAILED, True
     elif not failure.retryable:
         status = Status.FAILED
     elif deletion.tries >= context.settings.max_attempts:
-        reason = f"{deletion.tries} attempts failed, the last one because: {failure}"
+        reason = f"{deletion.tries} attempts failed, the last one because: {reason}"
         status, retryable = Status.FAILED, True
     return Step(
         state=_go_back(state),
         moves=tuple(
-            Move(request_id=request_id, to=status, reason=reason, retryable=retryable)
+            Move(
+                request_id=request_id,
+                to=status,
+                reason=reason,
+                retryable=retryable,
+                result={CODE: failure.code} if status is Status.FAILED else None,
+            )
             for request_id in deletion.request_ids
         ),
         ledger_first=True,
         cleanup=(partial(context.preparations.discard, deletion),),
     )
+
+
+def _since(context: FederationContext, failure: MethodFailed | ModelRefused) -> str:
+    """Say since when the clients that a failure names were not seen; empty where it names none."""
+    named = failure.fields.get("clients")
+    seen = [one for one in context.ledger.clients() if isinstance(named, tuple) and one.client_id in named]
+    said = [f"{one.client_id} at {one.last_seen:%Y-%m-%d %H:%M} UTC" for one in seen if one.last_seen]
+    return f" Last seen: {', '.join(said)}." if said else ""
 
 
 def finish_abandoning(context: FederationContext, state: FederationState) -> Step | None:
@@ -263,6 +278,7 @@ def finish_abandoning(context: FederationContext, state: FederationState) -> Ste
                 to=Status.SCHEDULED if goes_back else Status.FAILED,
                 reason=moved[0].reason if failed is None else failed.reason,
                 retryable=failed.retryable if failed is not None else not goes_back,
+                result=None if failed is None else failed.result,
             )
             for request in requests
             if request.status in under_way

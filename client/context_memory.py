@@ -1,17 +1,16 @@
 """The memory of a virtual client, in Flower's `context.state`: it lives as long as the run."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 
-from unlearning.errors import CheckpointError
 from unlearning.pseudonyms import merge_keyed
 from unlearning.requests import NOTHING, Forget
 from unlearning.runtime.json_codec import from_plain, to_plain
-from unlearning.runtime.stores import Arrays, Store
+from unlearning.runtime.stores import Arrays, MappedStore, Store
 
 _RECORD = "flower-unlearning"
 _KEPT = f"{_RECORD}/kept/"
@@ -51,7 +50,7 @@ class ContextMemory:
 
     def store(self, method: str) -> Store:
         """Return what this virtual client keeps for a method, in its context."""
-        return ContextStore(self._state, method)
+        return MappedStore(ContextEntries(self._state, method))
 
     def outbox(self) -> list[dict[str, Any]]:
         """Return nothing: a virtual client has no site at which to file a request."""
@@ -67,57 +66,31 @@ class ContextMemory:
         """Do nothing: no command reads it at a virtual site."""
 
 
-class ContextStore:
-    """A store in Flower's `context.state`, one record an entry."""
+class ContextEntries(MutableMapping[tuple[str, int], Arrays]):
+    """The entries of a method's store in Flower's `context.state`, one record each."""
 
     def __init__(self, state: RecordDict, method: str) -> None:
         self._state = state
         self._prefix = f"{_KEPT}{method}/"
 
-    def list_keys(self) -> list[str]:
-        """Return the keys that have an entry, sorted."""
-        return sorted({key for key, _ in self._entries()})
-
-    def rounds(self, key: str) -> list[int]:
-        """Return the rounds that `key` has entries of, ascending."""
-        return sorted(number for known, number in self._entries() if known == key)
-
-    def save(self, key: str, number: int, arrays: Arrays) -> None:
-        """Write an entry, over one of the same round if there is one."""
-        self._state[self._name(key, number)] = ArrayRecord(
-            {name: Array(np.asarray(value)) for name, value in arrays.items()}
-        )
-
-    def load(self, key: str, number: int) -> Arrays:
-        """Return the entry of a round that `rounds` lists.
-
-        Raises:
-            CheckpointError: it is not there.
-        """
-        record = self._state.array_records.get(self._name(key, number))
-        if record is None:
-            raise CheckpointError(f"Nothing of round {number} is kept for {key!r}.")
+    def __getitem__(self, entry: tuple[str, int]) -> Arrays:
+        record = self._state.array_records[self._name(entry)]
         return {name: array.numpy() for name, array in record.items()}
 
-    def erase(self, key: str) -> None:
-        """Erase all entries of `key`."""
-        self.erase_rounds(key, beyond=-1)
+    def __setitem__(self, entry: tuple[str, int], arrays: Arrays) -> None:
+        record = ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
+        self._state[self._name(entry)] = record
 
-    def erase_rounds(self, key: str, *, until: int = -1, beyond: int | None = None) -> None:
-        """Erase the entries of `key` up to the round `until` and those after the round `beyond`."""
-        for number in self.rounds(key):
-            if number <= until or (beyond is not None and number > beyond):
-                del self._state[self._name(key, number)]
+    def __delitem__(self, entry: tuple[str, int]) -> None:
+        del self._state[self._name(entry)]
 
-    def num_bytes(self) -> int:
-        """Return the bytes that all entries take."""
-        records = self._state.array_records
-        return sum(records[self._name(key, number)].count_bytes() for key, number in self._entries())
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        for name in [one for one in self._state.array_records if one.startswith(self._prefix)]:
+            key, _, number = name.removeprefix(self._prefix).rpartition("/")
+            yield key, int(number)
 
-    def _entries(self) -> list[tuple[str, int]]:
-        names = [name for name in self._state.array_records if name.startswith(self._prefix)]
-        parts = [name.removeprefix(self._prefix).rpartition("/") for name in names]
-        return [(key, int(number)) for key, _, number in parts]
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
-    def _name(self, key: str, number: int) -> str:
-        return f"{self._prefix}{key}/{number}"
+    def _name(self, entry: tuple[str, int]) -> str:
+        return f"{self._prefix}{entry[0]}/{entry[1]}"

@@ -11,8 +11,9 @@
 # localhost and 127.0.0.1 are always added, because its own programs connect by loopback.
 # The NAME of a peer is its id in the peers' configuration (docs/decentralised.md). Peers get an authority,
 # and so a DIR, of their own: it decides who is a member.
-# ROLE is operator (any request), officer (reads everything, changes nothing) or client (requests about
-# itself). NAME becomes the certificate's common name and ROLE its organisational unit; by these the
+# ROLE is operator (any request), officer (decides about requests), auditor (reads everything), several of these joined
+# by commas, or client (requests about itself). NAME becomes the certificate's common name and ROLE its organisational
+# units; by these the
 # deletion service knows its caller. A request that is signed has the subject CN=NAME alone. The NAME of a client is the one that register_client.sh gives it.
 # The authority is ca.crt (hand it to everybody) and ca.key (keep it off the server if you can).
 # An existing certificate is never overwritten: remove it first.
@@ -93,16 +94,25 @@ check_name() {
     esac
 }
 
+# $1 roles, joined by commas; a client is that alone
+units_of() {
+    case $1 in client) printf /OU=client; return ;; esac
+    for role in $(echo "$1" | tr , ' '); do
+        case $role in operator | officer | auditor) printf '/OU=%s' "$role" ;; *) usage ;; esac
+    done
+}
+
 case $kind in
 server)
     name_hosts "DNS:localhost,IP:127.0.0.1" "$@"
     [ -e ca.key ] || make_authority
     make_certificate server "/CN=$1" serverAuth "$names"
     ;;
-operator | officer | client)
+operator* | officer* | auditor* | client)
     check_name "$1"
+    units=$(units_of "$kind")
     [ -e ca.key ] || make_authority
-    make_certificate "$1" "/OU=$kind/CN=$1" clientAuth ""
+    make_certificate "$1" "$units/CN=$1" clientAuth ""
     ;;
 peer)
     [ $# -ge 2 ] || usage
@@ -128,7 +138,7 @@ request)
     ;;
 sign)
     [ $# -eq 4 ] || usage
-    case $1 in operator | officer | client) ;; *) usage ;; esac
+    units=$(units_of "$1")
     check_name "$2"
     case $3$4 in /*/*) ;; *) echo "Give the whole paths of CSR and PEM." >&2; exit 2 ;; esac
     # The folder of the request is another party's. It is read once, without following a link or waiting for a pipe,
@@ -143,7 +153,7 @@ sign)
     printf '%s\n' "basicConstraints=critical,CA:FALSE" "keyUsage=critical,digitalSignature" \
         "extendedKeyUsage=clientAuth" > "$work/ext"
     openssl x509 -req -sha256 -days "$certificate_days" -in "$work/csr" -CA ca.crt -CAkey ca.key -CAcreateserial \
-        -subj "/OU=$1/CN=$2" -extfile "$work/ext" -out "$work/pem" 2>/dev/null \
+        -subj "$units/CN=$2" -extfile "$work/ext" -out "$work/pem" 2>/dev/null \
         || { echo "$3 cannot be signed with $directory/ca.key." >&2; exit 1; }
     chmod 644 "$work/pem"
     mv -nT "$work/pem" "$4" || true  # of what is there some versions say that they failed

@@ -48,6 +48,9 @@ class LiveLoop:
         )  # fmt: skip
         live_at(self._ledger, self._token, self._tick()).set_facts({FEDERATION: to_plain(profile)})
 
+    def set_facts(self, facts: Mapping[str, Any]) -> None:
+        live_at(self._ledger, self._token, self._tick()).set_facts(facts)
+
     def move(self, request_id: str, *path: Status, **changes: Any) -> None:
         for status in path:
             live_at(self._ledger, self._token, self._tick()).move(request_id, status, **changes)
@@ -75,7 +78,8 @@ def submit(client: DeletionClient, target: Target = CLIENT_3, **changes: Any) ->
 
 
 def erasure(name: str = FIRST, *samples: str, client: str = "3", **changes: Any) -> dict[str, Any]:
-    """An erasure request as OpenDSR has it."""
+    """An erasure request as OpenDSR has it: of these samples, or of the whole client."""
+    own = {"client_id": client, "scope": "samples" if samples else "client"}
     return {
         "regulation": "gdpr",
         "subject_request_id": name,
@@ -85,7 +89,7 @@ def erasure(name: str = FIRST, *samples: str, client: str = "3", **changes: Any)
             {"identity_type": "controller_customer_id", "identity_value": item, "identity_format": "raw"}
             for item in samples
         ],
-        "extensions": {"flower-unlearning": {"client_id": client}, "another.example": {"x": 1}},
+        "extensions": {"flower-unlearning": own, "another.example": {"x": 1}},
         **changes,
     }
 

@@ -182,7 +182,9 @@ def parse_ground(text: str) -> Ground | None:
     except ValueError:
         known = "; ".join(f"{ground} ({words})" for ground, words in _GROUNDS.items())
         raise InvalidRequest(
-            f"ground: a letter of Art. 17(1), got {text[:40]!r}. They are: {known}.", code="unknown-ground"
+            f"ground: a letter of Art. 17(1), got {text[:40]!r}. They are: {known}.",
+            code="unknown-ground",
+            field="ground",
         ) from None
 
 

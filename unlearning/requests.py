@@ -145,7 +145,7 @@ class Target:
             object.__setattr__(self, "num_samples", len(self.sample_ids))
         needs_client = self.granularity is not Granularity.CLASS
         if needs_client and not self.client_id:
-            raise InvalidRequest(f"A {self.granularity} deletion must name a client.")
+            raise InvalidRequest(f"A {self.granularity} deletion must name a client.", field="client_id")
         if not needs_client and self.client_id:
             raise InvalidRequest(
                 "A class deletion concerns every client; leave the client out, "

@@ -28,6 +28,10 @@ def demo_command(
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep logs, ledger and checkpoints too, not only the report.")
     ] = False,
+    keep_running: Annotated[
+        bool,
+        typer.Option("--keep-running", help="Let it go on, with its console, until Ctrl-C; its files stay."),
+    ] = False,
 ) -> None:
     """Watch a live federation forget a client: starts everything on this machine, and stops it again."""
     console = Console(highlight=False)
@@ -43,6 +47,7 @@ def demo_command(
             method=method,
             directory=directory,
             keep=keep,
+            keep_running=keep_running,
         )
 
 

@@ -40,6 +40,9 @@ SETTINGS: Mapping[str, ConfigValue] = {
 LIVE: Mapping[str, ConfigValue] = {"rounds": 0, "transport": "session", "round-interval-s": 0.5}
 """What differs on real processes: training goes on until the demo ends, at a pace that can be followed."""
 
+CALM: Mapping[str, ConfigValue] = {"round-interval-s": 3.0}
+"""What differs in a federation that stays when the story has been told."""
+
 ALONE = 0.9
 """Who has this share of a digit's pictures is said to hold the digit nearly alone."""
 

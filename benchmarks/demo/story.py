@@ -7,15 +7,15 @@ goes through the deletion service over gRPC; in a simulation the run's own confi
 import json
 import shutil
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import mkdtemp
 
 from rich.console import Console
 
-from benchmarks.demo.scenario import LIVE, ROUNDS_AFTER, ROUNDS_BEFORE, Scenario, make_scenario
+from benchmarks.demo.scenario import CALM, LIVE, ROUNDS_AFTER, ROUNDS_BEFORE, Scenario, make_scenario
 from benchmarks.demo.simulation import LocalSimulation
 from benchmarks.demo.view import interpret, introduce, outcome_table
 from benchmarks.deployment import LocalDeployment
@@ -23,8 +23,10 @@ from server.certificate.document import decode
 from server.certificate.file_checks import check_report, check_signature
 from server.certificate.keys import PUBLIC_KEY, load_public_key, make_key_pair
 from server.certificate.ledger_check import LedgerView, check_ledger, open_ledger
+from server.cli.connection import user_name
+from server.cli.service_commands import load_console
 from server.ledger import Event, Ledger, RoundRecord
-from server.operations.flower_control import FLEET_SPEAKS_HTTP
+from server.operations.flower_control import FLEET_SPEAKS_HTTP, ConfigValue
 from server.operations.starting import write_app
 from server.operations.superlink_residue import erase_residue
 from server.service.client import DeletionClient
@@ -50,24 +52,43 @@ def tell(
     method: str,
     directory: Path | None,
     keep: bool,
+    keep_running: bool = False,
 ) -> None:
     """Play the story and print its outcome; everything that was started has ended when this returns.
 
+    keep_running: then serve the console, while the federation goes on, until Ctrl-C.
+
     Raises:
-        ConfigurationError: too few clients, or the directory holds something already.
+        ConfigurationError: too few clients, the directory holds something already, or the console is not installed.
         RequestError: no such method, or it cannot forget a client.
         DeploymentError: something failed on the way; the message says what and where the logs are.
     """
+    if keep_running and simulation:
+        raise ConfigurationError(["--keep-running: a simulation ends with its run; leave --simulation out."])
+    if keep_running:
+        load_console()
     scenario = make_scenario(num_clients, method)
     directory = _new_directory(directory)
     introduce(console, scenario)
+
+    def stay(report: Path, address: str) -> None:
+        _finish(console, scenario, directory, report, keep=True)
+        _serve_console(console, scenario, address, directory)
+
     try:
-        report = _play(Narrator(console, since_start=True), scenario, directory, simulation)
+        narrator = Narrator(console, since_start=True)
+        report = _play(narrator, scenario, directory, simulation, stay if keep_running else None)
     except FlowerUnlearningError as exc:
         raise DeploymentError(f"{exc}\nEverything was stopped. The logs are in {directory}.") from exc
     except (SystemExit, KeyboardInterrupt):
         console.print(f"Ended early. Everything was stopped. The logs are in {directory}.", soft_wrap=True)
         raise
+    if not keep_running:
+        _finish(console, scenario, directory, report, keep)
+
+
+def _finish(console: Console, scenario: Scenario, directory: Path, report: Path, keep: bool) -> None:
+    """Copy the deletion's report into the demo's directory, and print the outcome."""
     for path in (
         *(report / name for name in (REPORT_PAGE, REPORT_JSON, CERTIFICATE)),
         _keys(directory) / PUBLIC_KEY,
@@ -81,6 +102,30 @@ def tell(
     _conclude(console, scenario, directory, keep)
     for line in checks:
         console.print(line, soft_wrap=True)
+
+
+def _serve_console(console: Console, scenario: Scenario, address: str, directory: Path) -> None:
+    """Say how to talk to the federation, which goes on, and serve its console until Ctrl-C."""
+    settings, run_console = load_console()
+    other = 0 if scenario.target.client_id != "0" else 1
+    for line in (
+        "",
+        "The federation goes on, with its console, until Ctrl-C. In another terminal:",
+        f"  export FLOWER_UNLEARNING_SERVER={address}",
+        "  flower-unlearn list",
+        f"  flower-unlearn plan --client {other}",
+        f"  flower-unlearn request --client {other} --wait",
+    ):
+        console.print(line, soft_wrap=True)
+    mine = settings(
+        address=address,
+        tls=None,
+        name=user_name(),
+        opens_browser=False,
+        public_key=directory / PUBLIC_KEY,
+    )
+    with suppress(SystemExit, KeyboardInterrupt):  # how it is meant to end
+        run_console(mine, lambda line: console.print(line, soft_wrap=True, markup=False))
 
 
 def _keys(directory: Path) -> Path:
@@ -130,13 +175,26 @@ def _new_directory(directory: Path | None) -> Path:
     return directory
 
 
-def _play(narrator: Narrator, scenario: Scenario, directory: Path, simulation: bool) -> Path:
-    """Play the story and return the directory of the deletion's report."""
+def _play(
+    narrator: Narrator,
+    scenario: Scenario,
+    directory: Path,
+    simulation: bool,
+    stay: Callable[[Path, str], None] | None = None,
+) -> Path:
+    """Play the story and return the directory of the deletion's report.
+
+    stay: called with it and the deletion service's address, while the federation goes on.
+    """
     app = write_app(directory / "app")
-    with narrator.show_progress():
-        federation = _make_federation(narrator, scenario, directory, app, simulation)
-        layout, protocol = federation.layout, "HTTP" if FLEET_SPEAKS_HTTP else "gRPC"
-        with federation, closing(Ledger.open(layout.ledger_url)) as ledger:
+    with ExitStack() as running:
+        with narrator.show_progress():
+            federation = _make_federation(
+                narrator, scenario, directory, app, simulation, LIVE if stay is None else {**LIVE, **CALM}
+            )
+            layout, protocol = federation.layout, "HTTP" if FLEET_SPEAKS_HTTP else "gRPC"
+            running.enter_context(federation)
+            ledger = running.enter_context(closing(Ledger.open(layout.ledger_url)))
             narrator.say(
                 "started a SuperLink and its SuperExec"
                 if simulation
@@ -157,13 +215,23 @@ def _play(narrator: Narrator, scenario: Scenario, directory: Path, simulation: b
                 erase_residue(layout.superlink_database)
                 narrator.say("erased what the SuperLink kept of the messages")
             run.wait_until(run.is_training_again, "training has gone on")
+        report = layout.state_dir / REPORTS / run.request_id
+        if stay is not None:
+            stay(report, layout.deletion_address)
+        with narrator.show_progress():
             narrator.now("stopping everything")
+            running.close()
     narrator.say("everything that was started has been stopped")
-    return layout.state_dir / REPORTS / run.request_id
+    return report
 
 
 def _make_federation(
-    narrator: Narrator, scenario: Scenario, directory: Path, app: Path, simulation: bool
+    narrator: Narrator,
+    scenario: Scenario,
+    directory: Path,
+    app: Path,
+    simulation: bool,
+    live: Mapping[str, ConfigValue],
 ) -> LocalDeployment:
     signing_key, _, _ = make_key_pair(_keys(directory))
     num, settings = (
@@ -179,7 +247,7 @@ def _make_federation(
         directory,
         num_clients=num,
         app_dir=app,
-        run_config={**settings, **LIVE},
+        run_config={**settings, **live},
         with_deletion_service=True,
         with_sessions=True,
     )

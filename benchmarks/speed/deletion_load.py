@@ -238,7 +238,9 @@ def running_service(url: str, state_dir: Path, certificates: Path) -> Iterator[S
     """`flower-unlearn serve` in a process of its own; a client's token is in certificates/NAME.token."""
     tokens = certificates / "tokens.json"
     for name, role in (*((name, Role.CLIENT) for name in ATTACKERS), (OPERATOR, Role.OPERATOR)):
-        (certificates / f"{name}.token").write_text(make_token(tokens, name, role, datetime.now(UTC)))
+        (certificates / f"{name}.token").write_text(
+            make_token(tokens, name, role, datetime.now(UTC), may_erase_clients=True)
+        )
     command = [sys.executable, "-c", "from server.cli import main; main()", "serve"]
     command += ["--state-dir", str(state_dir), "--address", "127.0.0.1:0"]
     command += ["--metrics", "127.0.0.1:0", "--http", "127.0.0.1:0", "--http-tokens", str(tokens)]

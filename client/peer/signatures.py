@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.x509.oid import NameOID
 
 from client.peer.gossip import GossipMessage, Seal
+from strategies.installation import is_issued_by
 from strategies.tls_files import TlsFiles
 from unlearning.errors import ConfigurationError, SessionError
 from unlearning.parameters import content_hash
@@ -111,7 +112,7 @@ class Seals:
             read = x509.load_pem_x509_certificate(certificate.encode())
         except ValueError as exc:
             raise SessionError("A certificate came that cannot be read.") from exc
-        if not any(_has_issued(authority, read) for authority in self._authorities):
+        if not any(is_issued_by(read, authority) for authority in self._authorities):
             raise SessionError(
                 "The certificate is not issued by the federation's authority itself.", code="other-authority"
             )
@@ -154,11 +155,3 @@ def _scheme(key: object) -> tuple[Any, ...] | None:
         case ed25519.Ed25519PublicKey():
             return ()
     return None
-
-
-def _has_issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
-    try:
-        certificate.verify_directly_issued_by(authority)
-    except (InvalidSignature, TypeError, ValueError):
-        return False
-    return True

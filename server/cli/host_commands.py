@@ -13,15 +13,17 @@ from server.operations.starting import Submission, app_directory
 from server.operations.supervisor import DEFAULT_PAUSE, DEFAULT_POLL_S
 from server.operations.supervisor import supervise as keep_alive
 from server.service.calls import Role
-from server.service.tokens import make_token, remove_tokens
-from server.state_directory.files import SUPERLINK_DATABASE, UNDONE_FILE
+from server.service.tokens import DEFAULT_DAYS, last_uses, make_token, read_tokens, remove_tokens
+from server.state_directory.files import SUPERLINK_DATABASE, TOKEN_USES, UNDONE_FILE
 from server.state_directory.ledger_address import asked_ledger, ledger_of_environment
 from strategies.command_line import say, show_lines, show_table
 from strategies.installation import CONFIG_DIR, STATE_ROOT
 from unlearning.errors import DeploymentError
 from unlearning.runtime.growing_pause import GrowingPause
+from unlearning.runtime.json_codec import to_plain
 
 StateDir = Annotated[Path, typer.Option(help="The server's state directory.")]
+_RIGHTS = {"erases whole clients": "may_erase_clients", "sandbox": "is_sandbox"}
 
 
 def check(
@@ -173,22 +175,56 @@ def renew_command(
 
 def http_token(
     file: Annotated[Path, typer.Argument(help="The file of tokens, for `serve --http-tokens`.")],
-    name: Annotated[str, typer.Argument(help="Who calls; with the role client, the client's id.")],
+    name: Annotated[
+        str,
+        typer.Argument(help="Who calls; with the role client, the client's id. Left out: list all tokens."),
+    ] = "",
     role: Annotated[Role, typer.Option(help="What it may do, as a certificate's role.")] = Role.CLIENT,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="For how long it is valid.")] = DEFAULT_DAYS,
+    erase_clients: Annotated[
+        bool, typer.Option("--erase-clients", help="It may file the erasure of a whole client.")
+    ] = False,
+    sandbox: Annotated[
+        bool, typer.Option("--sandbox", help="For trying a tool: its requests change nothing.")
+    ] = False,
     remove: Annotated[bool, typer.Option("--remove", help="Remove this caller's tokens instead.")] = False,
     remove_older: Annotated[
         bool, typer.Option("--remove-older", help="Remove this caller's tokens but the newest instead.")
     ] = False,
+    state_dir: Annotated[
+        Path, typer.Option(help="For the list: the service's state directory, which knows the last uses.")
+    ] = STATE_ROOT / "state",
 ) -> None:
-    """Make a token for a caller over HTTP and print it; the file keeps its hash. A caller may have two."""
+    """Make a token for a caller over HTTP and print it; the file keeps its hash. Without a name: list all tokens."""
+    if not name:
+        _show_tokens(file, state_dir)
+        return
     if remove or remove_older:
         count = remove_tokens(file, name, role, keep=0 if remove else 1)
         said = f"{count} token(s) of {name} as {role} removed; a running service has noticed."
         show_lines((said,), data={"removed": count})
         return
-    token = make_token(file, name, role, datetime.now(UTC))
-    typer.echo(f"The token of {name} as {role}, shown this once:", err=True)
+    now = datetime.now(UTC)
+    token = make_token(file, name, role, now, days=days, may_erase_clients=erase_clients, is_sandbox=sandbox)
+    typer.echo(f"The token of {name} as {role}, valid for {days} days, shown this once:", err=True)
     show_lines((token,), data={"name": name, "role": role, "token": token})
+
+
+def _show_tokens(file: Path, state_dir: Path) -> None:
+    used = last_uses(state_dir / TOKEN_USES)
+    found = [{**to_plain(item), "last_used": used.get(item.id, "")} for item in read_tokens(file)]
+    rows = [
+        (
+            item["name"],
+            item["role"],
+            item["made_at"][:10],
+            item["expires_at"][:10],
+            item["last_used"] or "never",
+            ", ".join(what for what, name in _RIGHTS.items() if item[name]),
+        )
+        for item in found
+    ]
+    show_table(("caller", "role", "made", "expires", "last used", "rights"), rows, data=found)
 
 
 def start(

@@ -3,10 +3,10 @@
 import resource
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,9 @@ from server.state_directory.ledger_address import asked_ledger
 from strategies.tls_files import TlsFiles
 from unlearning.errors import ConfigurationError
 from unlearning.runtime.gc_tuning import nothing_collected
+
+if TYPE_CHECKING:
+    from server.console.launch import Settings
 
 
 @options_of("limits", Limits, Limits)
@@ -163,16 +166,9 @@ def console_command(
     ] = None,
 ) -> None:
     """Open the deletion requests, the register and the federation as pages in a browser on this machine."""
-    try:
-        from server.console.launch import Settings, run_console
-    except ModuleNotFoundError as exc:
-        raise ConfigurationError(
-            [
-                f"The console needs {exc.name}, which is not installed: pip install 'flower-unlearning[console]'."
-            ]
-        ) from exc
+    settings_kind, run_console = load_console()
     connection = connection_of(ctx)
-    settings = Settings(
+    settings = settings_kind(
         address=connection.server,
         tls=connection.tls,
         name=user_name(),
@@ -182,3 +178,20 @@ def console_command(
     )
     with suppress(KeyboardInterrupt):  # how the console is meant to end
         run_console(settings, typer.echo)
+
+
+def load_console() -> "tuple[type[Settings], Callable[[Settings, Callable[[str], None]], None]]":
+    """Return the console's settings and what serves it.
+
+    Raises:
+        ConfigurationError: what it needs is not installed.
+    """
+    try:
+        from server.console.launch import Settings, run_console
+    except ModuleNotFoundError as exc:
+        raise ConfigurationError(
+            [
+                f"The console needs {exc.name}, which is not installed: pip install 'flower-unlearning[console]'."
+            ]
+        ) from exc
+    return Settings, run_console

@@ -131,7 +131,7 @@ _SAID: Mapping[str, Callable[[DeletionRequest], str]] = {
     "hold": lambda done: f"{done.status}, held",
     "redact": lambda done: (
         ("redacted" if done.is_redacted else "no text was erased")
-        + (", but why it was refused" if done.refusal_reason else "")
+        + ("; why it was refused is kept" if done.refusal_reason else "")
     ),
 }
 """What a command prints beside the id, where that is not the request's status."""

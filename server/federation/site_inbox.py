@@ -14,7 +14,7 @@ from server.requests.admission import admit
 from strategies.messages import Json
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, InvalidRequest
 from unlearning.gdpr import Particulars
-from unlearning.requests import OPEN_STATUSES, DeletionRequest, Granularity, Status, Target
+from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.runtime.json_codec import from_plain
 from unlearning.untrusted import SITE_REQUESTS, as_line, reason_of
 
@@ -86,15 +86,21 @@ class SiteRequests:
         now = {request.id: request for request in listed if request.submitted_role == SITE}
         for request_id in [known for known in self._open if known not in now]:
             now[request_id] = ledger.requests.get(request_id)
+        self._open = set()
         for request in now.values():
             client = request.target.client_id or ""
-            key = request.idempotency_key.removeprefix(_filed_as(client, ""))
+            filed_as = _filed_as(client, "")
+            if not request.idempotency_key.startswith(filed_as):  # in another's place, which tells of it
+                continue
+            newest = ledger.requests.replacement_of(request)
+            if not newest.is_answered:  # a failed one can be tried again, also in another way
+                self._open.add(request.id)
+            key = request.idempotency_key.removeprefix(filed_as)
             known = self.progress.setdefault(client, {})
             known.pop(key, None)
-            known[key] = _progress(request)  # the newest last
+            known[key] = _progress(newest)  # the newest last
             for old in list(known)[:-_TOLD]:
                 del known[old]
-        self._open = {request.id for request in now.values() if request.status in OPEN_STATUSES}
 
     def _left(self, client: str, now: datetime) -> int:
         """Return how many of the client's requests may be looked at now."""

@@ -36,6 +36,7 @@ from unlearning.requests import (
     ANSWERED_STATUSES,
     OPEN_STATUSES,
     DeletionRequest,
+    Outcome,
     Status,
     Target,
     hash_of_text,
@@ -107,6 +108,13 @@ class Requests:
         with self.database.reading() as connection:
             return _find(connection, idempotency_key, by, role)
 
+    def replacement_of(self, request: DeletionRequest) -> DeletionRequest:
+        """Return what asks for the same in this request's place now, under its key; itself where nothing does."""
+        newest = request
+        while newest.replaced_by:
+            newest = self.get(newest.replaced_by)
+        return replace(newest, idempotency_key=request.idempotency_key)
+
     def target_of(self, request: DeletionRequest) -> Target:
         """Return what a request asks to forget, with the ids of its samples; requests as such are read without them.
 
@@ -174,6 +182,13 @@ class Requests:
         with self.database.reading() as connection:
             rows = connection.execute(query.group_by(_requests.c.status))
             return {Status(row.status): (row.num, row.oldest) for row in rows}
+
+    def outcome_counts(self) -> dict[Outcome, int]:
+        """Return of how many completed requests there is each outcome that any has."""
+        column = _requests.c.outcome
+        query = sa.select(column, sa.func.count().label("num")).where(column.is_not(None)).group_by(column)
+        with self.database.reading() as connection:
+            return {Outcome(row.outcome): row.num for row in connection.execute(query)}
 
     def deadlines(self, today: date) -> tuple[int, int]:
         """Return how many requests wait for an answer past their deadline, and how many are due within seven days."""

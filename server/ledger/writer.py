@@ -64,7 +64,7 @@ class LedgerWriter:
                 )
             if to in (Status.SCHEDULED, Status.UNLEARNING):
                 statements.refuse_if_held(request)
-            if to is Status.SCHEDULED:
+            if to in (Status.ACCEPTED, Status.SCHEDULED):
                 statements.refuse_if_undecided(connection, request)
             changes: dict[str, Any] = {"retryable": retryable and to is Status.FAILED}
             if to is Status.UNLEARNING:

@@ -26,7 +26,7 @@ from prometheus_client.registry import Collector
 from server.ledger import WAITING, ClientRecord, Ledger, LedgerUnavailable, RoundRecord
 from server.service.call_metrics import PREFIX
 from unlearning.errors import ConfigurationError
-from unlearning.requests import OPEN_STATUSES, Status
+from unlearning.requests import OPEN_STATUSES, Outcome, Status
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -144,10 +144,17 @@ class LedgerCollector(Collector):
             count.add_metric([status], number)
             if status in OPEN_STATUSES:
                 oldest.add_metric([status], max(0.0, (now - since).total_seconds()))
+        shown = labelled_gauge(
+            "deletions", "completed requests, by what was shown of the deletion", "outcome"
+        )
+        outcomes = self._ledger.requests.outcome_counts()
+        for outcome in Outcome:
+            shown.add_metric([outcome], outcomes.get(outcome, 0))
         overdue, soon = self._ledger.requests.deadlines(now.date())
         return [
             count,
             oldest,
+            shown,
             gauge("requests_overdue", "requests without an answer past their deadline", overdue),
             gauge(
                 "requests_due_within_7_days", "requests without an answer that are due within a week", soon

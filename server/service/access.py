@@ -35,6 +35,7 @@ class Caller:
     """The caller: a name, a role (None where the certificate carries none), and whether a certificate says so.
 
     credential: what proves it, `certificate` or `token`. also: further roles; `role` is the one that is written down.
+    may_erase_clients: a right that a token can lack. is_sandbox: what it asks for changes nothing.
     """
 
     name: str
@@ -43,6 +44,8 @@ class Caller:
     problem: str = ""
     credential: str = "certificate"
     also: frozenset[Role] = frozenset()
+    may_erase_clients: bool = True
+    is_sandbox: bool = False
 
     @property
     def roles(self) -> tuple[Role, ...]:

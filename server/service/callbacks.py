@@ -198,12 +198,15 @@ class Callbacks:
             return
         newest = self.ledger.events.last_sequence()
         if self._after_event is not None and newest != self._after_event:
-            self._to_read |= {event.request_id for event in self.ledger.events.all(after=self._after_event)}
+            changed = {event.request_id for event in self.ledger.events.all(after=self._after_event)}
+            # A request that was replaced is followed in the one that took its place.
+            self._to_read |= changed | {name for name, known in self._requests.items() if known.id in changed}
         self._after_event = newest
         self._to_read &= set(self._open)
         for request_id in sorted(self._to_read):
             try:
-                self._requests[request_id] = self.ledger.requests.get(request_id)
+                known = self.ledger.requests.get(request_id)
+                self._requests[request_id] = self.ledger.requests.replacement_of(known)
             except RequestNotFound:  # of a ledger that was restored from before
                 self._forget(request_id)
             self._to_read.discard(request_id)
@@ -267,7 +270,7 @@ class Callbacks:
         # A server that is away has received nothing of what its lane has for it.
         for one in [other for of, other in self._unsent() if of == lane] if is_away else [callback]:
             self._note_failure(one, why)
-        if callback.url in self._open.get(request.id, _NONE).by_url:
+        if callback.url in self._open.get(callback.request_id, _NONE).by_url:
             _log.warning(
                 "%s did not receive %s: %s; it is called again later.", callback.url, request.id, why
             )
@@ -288,7 +291,7 @@ class Callbacks:
         """Send one callback; return why it was not taken, "" where it was. Nothing is read of the answer's body."""
         if not self.allowed.includes(url):
             return _NOT_ALLOWED
-        content = json.dumps(opendsr.callback(request, url, self.clock())).encode()
+        content = opendsr.callback(request, url, self.clock()).to_json()
         headers = {"Content-Type": "application/json", **self.signer.headers(content)}
         try:
             async with (

@@ -86,7 +86,14 @@ class Verb:
                 code="missing-value",
                 value=missing[0],
             )
-        return {name: self.values[name].check(value) for name, value in given.items()}
+        return {name: self._checked(name, value) for name, value in given.items()}
+
+    def _checked(self, name: str, value: Any) -> Any:
+        try:
+            return self.values[name].check(value)
+        except InvalidRequest as exc:
+            exc.fields["field"] = name
+            raise
 
 
 def _reason(what: str, default: Any = ...) -> Value:

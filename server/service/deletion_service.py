@@ -50,6 +50,7 @@ from unlearning.requests import WITHOUT_DELETION, DeletionRequest, Status, Targe
 
 _log = getLogger(__name__)
 _PAGE = 1000
+_LARGEST = 2**53
 _LONGEST_SEARCH = 200
 _WITHOUT_RESULT = WITHOUT_DELETION | {Status.FAILED}
 
@@ -136,10 +137,13 @@ class DeletionService:
                 "Leave the client out.",
                 code="requests-of-others",
             )
-        if min(wanted.after, wanted.offset, wanted.limit) < 0 or len(wanted.text) > _LONGEST_SEARCH:
+        numbers = wanted.after, wanted.offset, wanted.limit
+        is_text = wanted.text.isprintable() and len(wanted.text) <= _LONGEST_SEARCH
+        is_time = wanted.since is None or wanted.since.tzinfo is not None
+        if not (0 <= min(numbers) <= max(numbers) <= _LARGEST and is_text and is_time):
             raise InvalidRequest(
                 "A list begins after a request's number and has an offset and a limit, each of them 0 or more; a "
-                f"search has at most {_LONGEST_SEARCH} characters.",
+                f"search has at most {_LONGEST_SEARCH} printable characters, and a time has its zone.",
                 code="bad-list",
             )
         wanted = replace(wanted, client_id=client_id, limit=min(wanted.limit or _PAGE, _PAGE))
@@ -176,9 +180,9 @@ class DeletionService:
     def report(self, caller: Caller, request_id: str) -> Report:
         """Return the report of a request, as JSON and as a page, its certificate and that one's timestamp.
 
-        Of a request that earlier deletions answer, those of the last of them.
+        Of a request that earlier deletions answer, those of the last of them; of one that was replaced, the new one's.
         """
-        known = self.get(caller, request_id)
+        known = self._ledger.requests.replacement_of(self.get(caller, request_id))
         folder = self._reports_dir / (known.answered_by or (known.id,))[-1]
         try:
             report = (folder / "report.json").read_bytes()

@@ -7,13 +7,12 @@ number of connections, are the business of uvicorn (http_server.py) and of nginx
 
 import asyncio
 import base64
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import grpc
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from pydantic import TypeAdapter
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -21,33 +20,68 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from server.ledger import LimitExceeded
+from server.ledger.records import request_number
 from server.service import opendsr
 from server.service.access import Caller
 from server.service.callbacks import Callbacks
-from server.service.calls import Report
 from server.service.deletion_service import utc_now
 from server.service.grpc_server import Core
 from server.service.openapi import OPERATIONS, Operation, openapi
-from server.service.statuses import STATUS_OF, name_on_the_wire, refer_to_log, shorten, status_of
+from server.service.problems import problem, problem_of, read_document, read_query
+from server.service.sandbox import Sandbox
 from server.service.tokens import Tokens
-from unlearning.errors import FlowerUnlearningError, InvalidRequest, RequestNotFound
+from unlearning.errors import InvalidRequest, RequestNotFound
+from unlearning.requests import DeletionRequest
 
-_HTTP_STATUS: Mapping[grpc.StatusCode, int] = {
-    grpc.StatusCode.INVALID_ARGUMENT: 400,
-    grpc.StatusCode.UNAUTHENTICATED: 401,
-    grpc.StatusCode.PERMISSION_DENIED: 403,
-    grpc.StatusCode.NOT_FOUND: 404,
-    grpc.StatusCode.ALREADY_EXISTS: 409,
-    grpc.StatusCode.FAILED_PRECONDITION: 409,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
-    grpc.StatusCode.UNAVAILABLE: 503,
-}
-
-
-_OF_CODE = {"large-body": 413, "slow-body": 408}
-_Answer = Callable[[Request, Caller], Awaitable[Response]]
 _REPORT_FILES = {"report": "json", "report.html": "html"}
 """The fields of `Report` whose path ends in another name."""
+_PLACES = {
+    **{name: f"#/extensions/{opendsr.EXTENSION}/{name}" for name in opendsr.Extension.model_fields},
+    "sample_ids": "#/subject_identities",
+    "received_on": "#/submitted_time",
+}
+"""Where an erasure request has what the service's errors name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One call that has passed the checks.
+
+    core: the service that answers it. id: what the path names. given: the values of its body or query.
+    """
+
+    operation: Operation
+    caller: Caller
+    core: Core
+    id: str
+    raw: bytes
+    given: Any
+
+    def request(self) -> DeletionRequest:
+        """Return the request that the path names, or the one that took its place, under the name of the first.
+
+        Raises:
+            RequestNotFound: there is none that the caller may see.
+        """
+        return self.core.ledger.requests.replacement_of(self.core.service.get(self.caller, self.request_id()))
+
+    def request_id(self) -> str:
+        """Return this service's id of the request that the path names, by that or by the caller's own id.
+
+        Raises:
+            RequestNotFound: the caller has filed none under this id.
+        """
+        if opendsr.is_own_id(self.id):
+            return self.id
+        if len(self.id) <= 100 and self.id.isprintable():
+            key = opendsr.key_of(self.id)
+            known = self.core.ledger.requests.find(key, self.caller.name, self.caller.role)
+            if known is not None:
+                return known.id
+        raise RequestNotFound(
+            "You have filed no deletion request under this subject_request_id. Those that others filed are found by "
+            "this service's own ids, such as r-000007."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,120 +90,139 @@ class HttpApi:
 
     core: Core
     tokens: Tokens
+    sandbox: Sandbox
     callbacks: Callbacks | None = None
 
     def application(self) -> Starlette:
         """Return the ASGI application: a route for each row of the table of operations."""
         constant = self._constant_answers()
-        answers: Mapping[str, _Answer] = {
-            "SubmitRequest": self.submit,
-            "GetRequest": self.status,
-            "CancelRequest": self.cancel,
+        answers: Mapping[str, Callable[[Asked], Response]] = {
+            "SubmitRequest": self.file,
+            "ListRequests": self.list_requests,
+            "PlanDeletion": self.plan,
+            "GetRequest": self.show,
+            "GetReport": self.report_file,
         }
-        routes = []
+        paths: dict[str, dict[str, Any]] = {}
         for item in OPERATIONS:
             if item.call:
-                answer = answers.get(item.call) or self._file_of_report(item)
-                routes.append(Route(item.path, self._checked(item.call, answer), methods=[item.method]))
+                answer = self.change if item.verb else answers.get(item.call, self.withdraw)
+                paths.setdefault(item.path, {})[item.method.upper()] = self._checked(item, answer)
             elif item.path in constant:
-                routes.append(Route(item.path, constant[item.path], methods=[item.method]))
+                paths[item.path] = {"GET": constant[item.path]}
+        routes = [Route(path, _by_method(served), methods=[*served]) for path, served in paths.items()]
         return Starlette(routes=routes, exception_handlers={HTTPException: _not_here})
 
-    def _checked(self, call: str, answer: _Answer) -> Callable[[Request], Awaitable[Response]]:
+    def _checked(
+        self, item: Operation, answer: Callable[[Asked], Response]
+    ) -> Callable[[Request], Awaitable[Response]]:
         """Return what serves a path: `answer`, behind the checks of a call."""
 
         async def serve(request: Request) -> Response:
             caller = self.tokens.caller_of(request.headers.get("authorization", ""))
             try:
-                async with self.core.checks.passed(caller, call, self.core.calls):
-                    return await answer(request, caller)
+                async with self.core.checks.passed(caller, item.call, self.core.calls):
+                    raw = await self._body(request) if item.body else b""
+                    return await self.core.workers.run(
+                        caller, lambda: answer(self._asked(item, caller, request, raw))
+                    )
             except ClientDisconnect:
                 return Response(status_code=400)
             except Exception as exc:  # noqa: BLE001  whatever it is, it is logged and the caller gets the reference
-                return _refusal(exc)
+                return problem_of(exc, {} if item.verb else _PLACES)
 
         return serve
 
-    async def submit(self, request: Request, caller: Caller) -> Response:
+    def _asked(self, item: Operation, caller: Caller, request: Request, raw: bytes) -> Asked:
+        given: Any = None
+        if item.body:
+            given = read_document(item.body, raw or b"{}")
+        elif item.query:
+            given = read_query(item.query, request.query_params)
+        core = self.sandbox.core() if caller.is_sandbox else self.core
+        return Asked(item, caller, core, request.path_params.get("id", ""), raw, given)
+
+    def file(self, asked: Asked) -> Response:
         """Admit an erasure request and answer once it, and which URLs to call back, is durable."""
-        raw = await self._body(request)
-
-        def step() -> bytes:
-            asked = opendsr.read_request(raw)
-            if self.callbacks is not None:
-                self.callbacks.check(caller, asked.status_callback_urls)
-            elif asked.status_callback_urls:
-                raise InvalidRequest(
-                    "status_callback_urls: this service makes no callbacks; leave them out and query the status.",
-                    code="no-callbacks",
-                )
-            admitted = self.core.service.submit(caller, asked.new_request(caller))
-            if self.callbacks is not None:
-                self.callbacks.expect(admitted, asked.status_callback_urls)
-            return _json(opendsr.receipt(admitted, caller, base64.b64encode(raw).decode(), utc_now()))
-
-        return self._signed(await self.core.workers.run(caller, step), 201)
-
-    async def status(self, request: Request, caller: Caller) -> Response:
-        """Return the state of a request."""
-
-        def step() -> bytes:
-            found = self.core.service.get(caller, self._id_of(request, caller))
-            return _json(opendsr.status(found, opendsr.name_for(caller, found)))
-
-        return self._signed(await self.core.workers.run(caller, step), 200)
-
-    async def cancel(self, request: Request, caller: Caller) -> Response:
-        """Withdraw a request that has not begun."""
-
-        def step() -> bytes:
-            request_id = self._id_of(request, caller)
-            cancelled = self.core.service.change("cancel", caller, request_id=request_id, by=caller.name)
-            return _json(opendsr.cancellation(cancelled, caller, utc_now()))
-
-        return self._signed(await self.core.workers.run(caller, step), 202)
-
-    def _file_of_report(self, operation: Operation) -> _Answer:
-        """Return what answers with one file of a completed request's report, byte for byte."""
-        last = operation.path.rpartition("/")[2]
-        name = _REPORT_FILES.get(last, last)
-
-        async def answer(request: Request, caller: Caller) -> Response:
-            def step() -> Report:
-                return self.core.service.report(caller, self._id_of(request, caller))
-
-            content = getattr(await self.core.workers.run(caller, step), name)
-            if not content:
-                raise RequestNotFound(
-                    f"This request has a report and no {name}, or not yet.", code="no-such-file"
-                )
-            return Response(content, media_type=operation.kind)
-
-        return answer
-
-    def _id_of(self, request: Request, caller: Caller) -> str:
-        """Return this service's id of the request that the path names, by that or by the caller's own id.
-
-        Raises:
-            RequestNotFound: the caller has filed none under this id.
-        """
-        asked: str = request.path_params["id"]
-        if opendsr.is_own_id(asked):
-            return asked
-        if len(asked) <= 100 and asked.isprintable():
-            known = self.core.ledger.requests.find(opendsr.key_of(asked), caller.name, caller.role)
-            if known is not None:
-                return known.id
-        raise RequestNotFound(
-            "You have filed no deletion request under this subject_request_id. Those that others filed are found by "
-            "this service's own ids, such as r-000007."
+        caller, given = asked.caller, asked.given
+        if self.callbacks is not None:
+            self.callbacks.check(caller, given.status_callback_urls)
+        elif given.status_callback_urls:
+            raise InvalidRequest(
+                "status_callback_urls: this service makes no callbacks; leave them out and query the status.",
+                code="no-callbacks",
+                field="status_callback_urls",
+            )
+        key = opendsr.key_of(given.subject_request_id)
+        known = asked.core.ledger.requests.find(key, caller.name, caller.role)
+        admitted = asked.core.service.submit(caller, given.new_request(caller))
+        if self.callbacks is not None and not caller.is_sandbox:
+            self.callbacks.expect(admitted, given.status_callback_urls)
+        name = opendsr.name_for(caller, admitted)
+        receipt = opendsr.Receipt.of(
+            admitted, name, received_time=utc_now(), encoded_request=base64.b64encode(asked.raw).decode()
         )
+        return self._signed(receipt, 200 if known else 201, {"Location": f"/requests/{name}"})
+
+    def list_requests(self, asked: Asked) -> Response:
+        """Return a page of the requests that the caller may see."""
+        found = asked.core.service.list_requests(asked.caller, asked.given)
+        page = opendsr.RequestList(
+            requests=[
+                opendsr.RequestState.of(one, opendsr.name_for(asked.caller, one)) for one in found.requests
+            ],
+            total=found.total,
+            last=request_number(found.requests[-1].id) if found.requests else asked.given.after,
+        )
+        return self._signed(page, 200)
+
+    def plan(self, asked: Asked) -> Response:
+        """Return what serving a request would take, by every method."""
+        target = asked.given.new_request(asked.caller).target
+        found = asked.core.service.plan(asked.caller, target)
+        return Response(TypeAdapter(type(found)).dump_json(found), media_type=asked.operation.kind)
+
+    def show(self, asked: Asked) -> Response:
+        """Return the state of a request, or of the one that took its place."""
+        found = asked.request()
+        return self._signed(opendsr.RequestState.of(found, opendsr.name_for(asked.caller, found)), 200)
+
+    def withdraw(self, asked: Asked) -> Response:
+        """Withdraw a request that has not begun."""
+        caller = asked.caller
+        changed = asked.core.service.change("cancel", caller, request_id=asked.request_id(), by=caller.name)
+        answer = opendsr.Cancellation(
+            controller_id=changed.submitted_by,
+            subject_request_id=opendsr.name_for(caller, changed),
+            received_time=utc_now(),
+        )
+        return self._signed(answer, 202)
+
+    def change(self, asked: Asked) -> Response:
+        """Do what a verb of the table of calls says to a request."""
+        caller, values = asked.caller, asked.given.model_dump(exclude_unset=True)
+        changed = asked.core.service.change(
+            asked.operation.verb, caller, request_id=asked.request_id(), by=caller.name, **values
+        )
+        return self._signed(opendsr.RequestState.of(changed, opendsr.name_for(caller, changed)), 200)
+
+    def report_file(self, asked: Asked) -> Response:
+        """Return one file of a completed request's report, byte for byte."""
+        last = asked.operation.path.rpartition("/")[2]
+        name = _REPORT_FILES.get(last, last)
+        content = getattr(asked.core.service.report(asked.caller, asked.request().id), name)
+        if not content:
+            raise RequestNotFound(
+                f"This request has a report and no {name}, or not yet.", code="no-such-file"
+            )
+        return Response(content, media_type=asked.operation.kind)
 
     async def _body(self, request: Request) -> bytes:
         """Read the body.
 
         Raises:
             LimitExceeded: it is too large, or does not come in time.
+            InvalidRequest: it is said to be no JSON.
         """
         length = request.headers.get("content-length", "")
         self._check_size(int(length) if length.isdecimal() and len(length) < 20 else 0)
@@ -184,6 +237,12 @@ class HttpApi:
             raise LimitExceeded(
                 f"The body did not come within {timeout_s:g} s. Send less at once.", code="slow-body"
             ) from None
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if body and kind != "application/json":
+            raise InvalidRequest(
+                f"The body is {kind[:80] or 'of no type'!r}; send JSON, with Content-Type: application/json.",
+                code="content-type",
+            )
         return bytes(body)
 
     def _check_size(self, size_bytes: int) -> None:
@@ -195,15 +254,18 @@ class HttpApi:
                 code="large-body",
             )
 
-    def _signed(self, content: bytes, status: int) -> Response:
+    def _signed(
+        self, document: opendsr.Answer, status: int, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        content = document.to_json()
         signer = None if self.callbacks is None else self.callbacks.signer
-        headers = {} if signer is None else signer.headers(content)
-        return Response(content, status, headers, media_type="application/json")
+        signature = {} if signer is None else signer.headers(content)
+        return Response(content, status, {**signature, **(headers or {})}, media_type="application/json")
 
     def _constant_answers(self) -> Mapping[str, Response]:
         """Return the answers that say nothing of the federation and need no token, by their paths."""
         answers: dict[str, Response] = {
-            "/discovery": JSONResponse(opendsr.discovery()),
+            "/discovery": Response(opendsr.Discovery().to_json(), media_type="application/json"),
             "/openapi.json": JSONResponse(openapi()),
         }
         if self.callbacks is not None:
@@ -213,27 +275,17 @@ class HttpApi:
         return answers
 
 
-def _refusal(error: Exception) -> Response:
-    """Return the answer to a call that met an error: OpenDSR's error object."""
-    if isinstance(error, FlowerUnlearningError) and isinstance(error, tuple(STATUS_OF)):
-        code = _OF_CODE.get(error.code) or _HTTP_STATUS[status_of(error)]
-        return _error(code, shorten(str(error)), name_on_the_wire(error))
-    return _error(500, refer_to_log(error), "InternalError")
+def _by_method(served: Mapping[str, Any]) -> Any:
+    """Return what serves a path, so that a method that is not here is told all that are."""
+
+    async def serve(request: Request) -> Response:
+        answer = served["GET" if request.method == "HEAD" else request.method]
+        return answer if isinstance(answer, Response) else await answer(request)
+
+    return serve
 
 
 async def _not_here(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _error(error.status_code, f"{error.detail}. /openapi.json says what is here.", "NotHere")
-
-
-def _error(code: int, message: str, reason: str) -> Response:
-    detail = {"domain": opendsr.EXTENSION, "reason": reason, "message": message}
-    document = {"error": {"code": code, "message": message, "errors": [detail]}}
-    headers = {"Cache-Control": "no-store"}
-    if code == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    return Response(_json(document), code, headers, media_type="application/json")
-
-
-def _json(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document).encode()
+    detail = f"{error.detail}. /openapi.json says what is here."
+    return problem(error.status_code, "NotHere", detail, headers=error.headers)

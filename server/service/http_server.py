@@ -20,9 +20,10 @@ from server.service.deletion_service import utc_now
 from server.service.grpc_server import Core
 from server.service.http_api import HttpApi
 from server.service.opendsr import Signer
+from server.service.sandbox import Sandbox
 from server.service.tokens import Tokens
 from server.service.workers import event_loop
-from server.state_directory.files import CALLBACKS
+from server.state_directory.files import CALLBACKS, TOKEN_USES
 from strategies.tls_files import TlsFiles, is_loopback
 from unlearning.errors import ConfigurationError
 
@@ -58,7 +59,7 @@ class HttpServer:
     """The deletion service at an HTTP address until `stop`."""
 
     def __init__(self, api: HttpApi, listener: socket.socket, tls: TlsFiles | None) -> None:
-        self.callbacks = api.callbacks
+        self.callbacks, self._sandbox = api.callbacks, api.sandbox
         files: dict[str, Any] = (
             {} if tls is None else {"ssl_certfile": tls.certificate, "ssl_keyfile": tls.key}
         )
@@ -82,6 +83,7 @@ class HttpServer:
         self._running.result()
         if self.callbacks is not None:
             self.callbacks.stop()
+        self._sandbox.stop()
 
 
 def serve_http(core: Core, options: HttpOptions, state_dir: Path, tls: TlsFiles | None = None) -> HttpServer:
@@ -109,7 +111,8 @@ def serve_http(core: Core, options: HttpOptions, state_dir: Path, tls: TlsFiles 
                 "--http-tokens: over HTTP a caller shows a token; name the file that `flower-unlearn http-token` makes."
             ]
         )
-    api = HttpApi(core, Tokens(options.tokens), _callbacks(core, options, state_dir))
+    tokens = Tokens(options.tokens, state_dir / TOKEN_USES, utc_now)
+    api = HttpApi(core, tokens, Sandbox(core), _callbacks(core, options, state_dir))
     return HttpServer(api, _listener(options.address), tls)
 
 

@@ -72,9 +72,11 @@ class Limits:
         return int(self.max_message_mib * MEBIBYTE)
 
     def allowance(self, caller: Caller) -> Allowance:
-        """Return how much a caller may file; only clients are bounded by the day."""
+        """Return how much a caller may file; only clients and the sandbox are bounded by the day."""
         daily = Quota(requests_per_day=self.max_requests_per_day, samples_per_day=self.max_samples_per_day)
-        return Allowance(max_open=self.max_open_requests, daily=daily if caller.is_client else None)
+        return Allowance(
+            max_open=self.max_open_requests, daily=daily if caller.is_client or caller.is_sandbox else None
+        )
 
     def check_size(self, size_bytes: int) -> None:
         """Refuse a message that is too large.

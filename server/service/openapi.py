@@ -1,9 +1,33 @@
-"""The table of the HTTP API's operations, and its OpenAPI 3.1 document, made from it and from the request's types."""
+"""The table of the HTTP API's operations, and its OpenAPI 3.1 document, made from it and from the documents' types."""
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from inspect import getdoc
+from typing import Any
 
-from server.service import opendsr
+from pydantic import BaseModel, Field, TypeAdapter, create_model
 
+from server.ledger import RequestFilter
+from server.requests.plan_data import Plan
+from server.service import opendsr, problems
+from server.service.calls import VERBS, Verb
+
+_JSON = "application/json"
+_REFUSALS = {
+    "400": "The request is malformed.",
+    "401": "There is no token, or it is unknown or has expired.",
+    "403": "The token's role may not do this.",
+    "404": "There is no such request, client or method.",
+    "408": "The body did not come in time.",
+    "409": "The id belongs to another request, or the request's state does not allow this; the message says which.",
+    "413": "The body is too large.",
+    "415": "The body is not JSON.",
+    "429": "Too many calls, or too many requests a day. Retry-After says when to try again.",
+    "503": "The ledger cannot be reached. Retry-After says when to try again.",
+}
+_WAIT = {"Retry-After": {"description": "In how many seconds.", "schema": {"type": "integer"}}}
+_LOCATION = {"Location": {"description": "Where the request is.", "schema": {"type": "string"}}}
+_REFS = "#/components/schemas/{model}"
 _ID = {
     "name": "id",
     "in": "path",
@@ -11,95 +35,138 @@ _ID = {
     "schema": {"type": "string"},
     "description": "The subject_request_id, or this service's own id such as r-000007.",
 }
-_ERROR = {
-    "type": "object",
-    "properties": {
-        "error": {
-            "type": "object",
-            "properties": {
-                "code": {"type": "integer"},
-                "message": {"type": "string"},
-                "errors": {"type": "array", "items": {"type": "object"}},
-            },
-        }
-    },
-}
-_REFUSALS = {
-    "400": "The request is malformed.",
-    "401": "There is no token, or it is unknown.",
-    "403": "The token's role may not do this.",
-    "404": "There is no such request, client or method.",
-    "408": "The body did not come in time.",
-    "409": "The id belongs to another request, or the request's state does not allow this; the message says which.",
-    "413": "The body is too large.",
-    "429": "Too many calls, or too many requests a day; the message says when to try again.",
-    "503": "The ledger cannot be reached. Try again.",
-}
-_JSON = "application/json"
 
 
-class Operation(NamedTuple):
-    """One path and method, and the call of the deletion service that it is; "" where it needs no token."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One path and method. call: that of the deletion service which it is; "" where it needs no token.
+
+    body, query: what is read into; answer: what is answered, None for the bytes of a file. verb: of `VERBS`.
+    """
 
     path: str
-    method: str
-    call: str
+    name: str
     summary: str
-    status: str = "200"
+    method: str = "get"
+    call: str = ""
+    status: int = 200
     kind: str = _JSON
+    body: type[BaseModel] | None = None
+    query: type | None = None
+    answer: Any = None
+    verb: str = ""
 
 
 _OWN = "/requests/{id}"
+
+
+def _files() -> Iterator[Operation]:
+    """Yield the operations that answer with a file of a completed request's report."""
+    for name, file, summary, kind in (
+        ("getReport", "report", "Return the report of a completed request.", _JSON),
+        ("getReportPage", "report.html", "Return the report as a page.", "text/html"),
+        ("getCertificate", "certificate", "Return the signed certificate.", _JSON),
+        ("getTimestamp", "timestamp", "Return its timestamp (RFC 3161).", "application/timestamp-reply"),
+    ):
+        yield Operation(path=f"{_OWN}/{file}", name=name, summary=summary, call="GetReport", kind=kind)
+
+
+def _body_of(name: str, verb: Verb) -> type[BaseModel]:
+    """Return the type of a verb's values."""
+    values: Any = {
+        key: (
+            value.kind if value.default is not None else value.kind | None,
+            Field(value.default, description=value.help),
+        )
+        for key, value in verb.values.items()
+    }
+    made: type[BaseModel] = create_model(
+        f"{name.capitalize()}Values", __base__=opendsr.Part, __doc__=verb.help, **values
+    )
+    return made
+
+
 OPERATIONS = (
     Operation(
-        "/requests",
-        "post",
-        "SubmitRequest",
-        "File an erasure request; it is durable when it is answered.",
-        "201",
+        path="/requests",
+        name="fileRequest",
+        summary="File an erasure request; it is durable when it is answered. 200: it was filed before.",
+        method="post",
+        call="SubmitRequest",
+        status=201,
+        body=opendsr.ErasureRequest,
+        answer=opendsr.Receipt,
     ),
-    Operation(_OWN, "get", "GetRequest", "Return the state of a request."),
-    Operation(_OWN, "delete", "CancelRequest", "Withdraw a request that has not begun.", "202"),
-    Operation(f"{_OWN}/report", "get", "GetReport", "Return the report of a completed request."),
-    Operation(f"{_OWN}/report.html", "get", "GetReport", "Return the report as a page.", kind="text/html"),
-    Operation(f"{_OWN}/certificate", "get", "GetReport", "Return the signed certificate."),
     Operation(
-        f"{_OWN}/timestamp",
-        "get",
-        "GetReport",
-        "Return the certificate's timestamp (RFC 3161).",
-        kind="application/timestamp-reply",
+        path="/requests",
+        name="listRequests",
+        summary="Return a page of the requests that the caller may see, at most 1,000.",
+        call="ListRequests",
+        query=RequestFilter,
+        answer=opendsr.RequestList,
     ),
-    Operation("/discovery", "get", "", "Return what this service supports."),
     Operation(
-        "/callback-key.pem",
-        "get",
-        "",
-        "Return the public key of callbacks, where there are any.",
+        path="/plan",
+        name="planRequest",
+        summary="Return what serving a request would take, by every method; nothing is filed.",
+        method="post",
+        call="PlanDeletion",
+        body=opendsr.ErasureRequest,
+        answer=Plan,
+    ),
+    Operation(
+        path=_OWN,
+        name="getRequest",
+        summary="Return the state of a request.",
+        call="GetRequest",
+        answer=opendsr.RequestState,
+    ),
+    Operation(
+        path=_OWN,
+        name="withdrawRequest",
+        summary=VERBS["cancel"].help,
+        method="delete",
+        call="CancelRequest",
+        status=202,
+        answer=opendsr.Cancellation,
+    ),
+    *(
+        Operation(
+            path=f"{_OWN}/{name}",
+            name=f"{name}Request",
+            summary=verb.help,
+            method="post",
+            call=f"{name.capitalize()}Request",
+            body=_body_of(name, verb),
+            answer=opendsr.RequestState,
+            verb=name,
+        )
+        for name, verb in VERBS.items()
+    ),
+    *_files(),
+    Operation(
+        path="/discovery",
+        name="discover",
+        summary="Return what this service supports.",
+        answer=opendsr.Discovery,
+    ),
+    Operation(
+        path="/callback-key.pem",
+        name="getCallbackKey",
+        summary="Return the public key of callbacks, where there are any.",
         kind="application/x-pem-file",
     ),
-    Operation("/openapi.json", "get", "", "Return this document."),
+    Operation(path="/openapi.json", name="describe", summary="Return this document."),
 )
 
 
 def openapi() -> dict[str, Any]:
     """Return the OpenAPI document."""
-    schemas = opendsr.ErasureRequest.model_json_schema(ref_template="#/components/schemas/{model}")
-    inner = schemas.pop("$defs", {})
+    references, definitions = _schemas()
     paths: dict[str, dict[str, Any]] = {}
-    for path, method, call, summary, status, kind in OPERATIONS:
-        operation: dict[str, Any] = {
-            "summary": summary,
-            "parameters": [_ID] if "{id}" in path else [],
-            "responses": {status: {"description": summary, "content": {kind: {}}}},
-        }
-        if call:
-            operation["security"] = [{"token": []}]
-            operation["responses"] |= {code: _refusal(why) for code, why in _REFUSALS.items()}
-        if method == "post":
-            body = {"schema": {"$ref": "#/components/schemas/ErasureRequest"}}
-            operation["requestBody"] = {"required": True, "content": {_JSON: body}}
-        paths.setdefault(path, {})[method] = operation
+    for item in OPERATIONS:
+        paths.setdefault(item.path, {})[item.method] = _described(item, references)
+    paths["/requests"]["post"]["callbacks"] = _callbacks(references)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -109,12 +176,74 @@ def openapi() -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": {"ErasureRequest": schemas, **inner, "Error": _ERROR},
+            "schemas": definitions,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
 
 
-def _refusal(why: str) -> dict[str, Any]:
-    error = {"schema": {"$ref": "#/components/schemas/Error"}}
-    return {"description": why, "content": {_JSON: error}}
+def _schemas() -> tuple[Mapping[Any, Any], dict[str, Any]]:
+    """Return the schema of each type that is sent or answered, and the definitions that they refer to."""
+    answers = [item.answer for item in OPERATIONS if item.answer] + [opendsr.Callback, problems.Problem]
+    kinds: list[Any] = [(kind, "serialization", TypeAdapter(kind)) for kind in dict.fromkeys(answers)]
+    bodies = dict.fromkeys(item.body for item in OPERATIONS if item.body)
+    kinds += [(kind, "validation", TypeAdapter(kind)) for kind in bodies]
+    kinds += [(item.query, "validation", TypeAdapter(item.query)) for item in OPERATIONS if item.query]
+    schemas, definitions = TypeAdapter.json_schemas(kinds, ref_template=_REFS)
+    return {kind: schema for (kind, _), schema in schemas.items()}, definitions["$defs"]
+
+
+def _described(item: Operation, references: Mapping[Any, Any]) -> dict[str, Any]:
+    schema = references[item.answer] if item.answer else _file_of(item.kind)
+    answered = {"description": item.summary, "content": {item.kind: {"schema": schema}}}
+    operation: dict[str, Any] = {
+        "operationId": item.name,
+        "tags": ["requests" if item.call else "service"],
+        "summary": item.summary,
+        "parameters": [_ID] if "{id}" in item.path else [],
+        "responses": {str(item.status): answered},
+    }
+    if item.call:
+        operation["security"] = [{"token": []}]
+        operation["responses"] |= {code: _refusal(code, why, references) for code, why in _REFUSALS.items()}
+    if item.status == 201:
+        answered["headers"] = _LOCATION
+        operation["responses"]["200"] = answered
+    if item.body:
+        is_required = any(field.is_required() for field in item.body.model_fields.values())
+        body = {_JSON: {"schema": references[item.body]}}
+        operation["requestBody"] = {"required": is_required, "content": body}
+    if item.query:
+        operation["description"] = getdoc(item.query)
+        operation["parameters"] += _parameters(item.query)
+    return operation
+
+
+def _parameters(query: type) -> Iterator[dict[str, Any]]:
+    """Yield the description of a query's parameters; one that may be left out is not null."""
+    for name, schema in TypeAdapter(query).json_schema(ref_template=_REFS)["properties"].items():
+        yield {"name": name, "in": "query", "schema": schema.get("anyOf", [schema])[0]}
+
+
+def _file_of(kind: str) -> dict[str, Any]:
+    if kind == _JSON:
+        return {"type": "object"}
+    return {"type": "string"} if kind.startswith("text/") else {"type": "string", "format": "binary"}
+
+
+def _refusal(code: str, why: str, references: Mapping[Any, Any]) -> dict[str, Any]:
+    content = {problems.KIND: {"schema": references[problems.Problem]}}
+    headers = {"headers": _WAIT} if code in ("429", "503") else {}
+    return {"description": why, "content": content, **headers}
+
+
+def _callbacks(references: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the description of the calls that a filed request brings."""
+    body = {_JSON: {"schema": references[opendsr.Callback]}}
+    call = {
+        "operationId": "statusChanged",
+        "summary": "What this service sends to each of status_callback_urls, signed as X-OpenDSR-Signature says.",
+        "requestBody": {"required": True, "content": body},
+        "responses": {"2XX": {"description": "Received. After anything else it is sent again."}},
+    }
+    return {"statusChanged": {"{$request.body#/status_callback_urls}": {"post": call}}}

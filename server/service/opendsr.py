@@ -1,32 +1,48 @@
 """The documents of OpenDSR 2.0 (specification.md of opengdpr/OpenDSR) and what they are here.
 
-| here                               | request_status                                                              |
-|------------------------------------|-----------------------------------------------------------------------------|
-| received, scheduled                | pending                                                                     |
-| unlearning, recovering, verifying  | in_progress                                                                 |
-| completed                          | completed                                                                   |
-| cancelled                          | cancelled                                                                   |
-| failed, but it can be tried again  | pending                                                                     |
-| failed permanently, refused        | cancelled: OpenDSR knows neither, and nothing further will happen           |
+| here                                          | request_status                                                   |
+|-----------------------------------------------|------------------------------------------------------------------|
+| received, awaiting-decision, accepted, scheduled | pending                                                       |
+| unlearning, recovering, verifying             | in_progress                                                      |
+| completed                                     | completed                                                        |
+| cancelled                                     | cancelled                                                        |
+| failed, but it can be tried again             | pending                                                          |
+| failed permanently, refused, replaced         | cancelled: OpenDSR knows none of these, and nothing will happen  |
 
-The state as it is here, and its reason, are in the extension `flower-unlearning` of each answer.
+The state as it is here, its reason and its outcome are in the extension `flower-unlearning` of each answer.
+The types are the documents: what is read and written follows from them, and so does the OpenAPI document (openapi.py).
 """
 
 import base64
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
-from datetime import UTC, date, datetime
-from typing import Any, Literal, get_args, get_type_hints
+from datetime import UTC, date, datetime, time
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import (
+    AliasPath,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
 
 from server.ledger import NewRequest
 from server.service.access import Caller
+from server.service.statuses import AccessDenied
 from unlearning.errors import InvalidRequest
-from unlearning.gdpr import Particulars
-from unlearning.requests import DeletionRequest, Granularity, Status, Target
+from unlearning.gdpr import Ground, Particulars
+from unlearning.requests import DeletionRequest, Granularity, Outcome, Status, Target
 
 API_VERSION = "2.0"
 EXTENSION = "flower-unlearning"
@@ -37,26 +53,39 @@ MAX_CALLBACKS = 5
 
 _KEY_PREFIX = "opendsr:"
 _OWN_ID = re.compile(r"r-[0-9]{1,9}")
-_STATUS: Mapping[Status, str] = {
-    Status.RECEIVED: "pending",
-    Status.AWAITING: "pending",
-    Status.ACCEPTED: "pending",
-    Status.SCHEDULED: "pending",
-    Status.UNLEARNING: "in_progress",
-    Status.RECOVERING: "in_progress",
-    Status.VERIFYING: "in_progress",
-    Status.COMPLETED: "completed",
-    Status.CANCELLED: "cancelled",
-    Status.REFUSED: "cancelled",
-    Status.REPLACED: "cancelled",
+
+
+class RequestStatus(StrEnum):
+    """Where a request stands, in OpenDSR's words."""
+
+    PENDING = "pending"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+
+
+_STATUS: Mapping[Status, RequestStatus] = {
+    Status.RECEIVED: RequestStatus.PENDING,
+    Status.AWAITING: RequestStatus.PENDING,
+    Status.ACCEPTED: RequestStatus.PENDING,
+    Status.SCHEDULED: RequestStatus.PENDING,
+    Status.UNLEARNING: RequestStatus.IN_PROGRESS,
+    Status.RECOVERING: RequestStatus.IN_PROGRESS,
+    Status.VERIFYING: RequestStatus.IN_PROGRESS,
+    Status.COMPLETED: RequestStatus.COMPLETED,
+    Status.CANCELLED: RequestStatus.CANCELLED,
+    Status.REFUSED: RequestStatus.CANCELLED,
+    Status.REPLACED: RequestStatus.CANCELLED,
 }
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+class Part(BaseModel):
+    """A part of what a caller sends."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class Identity(_Part):
+class Identity(Part):
     """One identity of the data subject: a sample, by the id that its client gave it."""
 
     identity_type: Literal["controller_customer_id"]
@@ -74,15 +103,21 @@ _FORMS: dict[str, Any] = {
     )
     for item in _SAID
 }
-_Said: Any = create_model("_Said", __base__=_Part, **_FORMS)
+_Said: Any = create_model("_Said", __base__=Part, **_FORMS)
 
 
 class Extension(_Said):
     """What OpenDSR has no words for: the client whose data it is, the method, and the request's particulars."""
 
+    scope: Literal["samples", "client"] = Field(
+        "samples",
+        description="What is erased: the samples that subject_identities name, or all data of the client, for which "
+        "the token needs a right of its own.",
+    )
     client_id: str = Field("", description="The client; may be left out with a client's own token.")
     method: str = Field("", description="The method; left out, the one that a plan recommends.")
     parameters: dict[str, Any] = Field({}, description="The method's parameters.")
+    hold_reason: str = Field("", description="Why it is held from the start; it is not held where left out.")
 
 
 class Extensions(BaseModel):
@@ -93,8 +128,21 @@ class Extensions(BaseModel):
     own: Extension = Field(Extension(), alias=EXTENSION)
 
 
-class ErasureRequest(_Part):
-    """A request of a data subject. Without identities all of the client's data is to be forgotten, else the samples."""
+_MOMENTS: TypeAdapter[datetime | date] = TypeAdapter(AwareDatetime | date)
+
+
+def _moment(text: Any) -> datetime | date:
+    with suppress(ValidationError):  # one for each kind that it may be
+        if isinstance(text, str) and text[4:5] == "-":  # no count of seconds
+            return _MOMENTS.validate_strings(text)
+    raise ValueError("a time with its zone, or a date (YYYY-MM-DD)")
+
+
+_Moment = Annotated[datetime | date, PlainValidator(_moment, json_schema_input_type=AwareDatetime | date)]
+
+
+class ErasureRequest(Part):
+    """A request of a data subject: erase some samples of a client or, by the extension's scope, all of its data."""
 
     regulation: Literal["gdpr", "ccpa"]
     subject_request_id: str = Field(
@@ -102,7 +150,7 @@ class ErasureRequest(_Part):
         description="The caller's own id of the request, new for each; OpenDSR asks for a UUID of version 4.",
     )
     subject_request_type: Literal["erasure"]
-    submitted_time: AwareDatetime | date = Field(description="When the data subject asked; a date will do.")
+    submitted_time: _Moment = Field(description="When the data subject asked; a date will do.")
     subject_identities: list[Identity] = []
     api_version: str = API_VERSION
     property_id: str = ""
@@ -113,11 +161,15 @@ class ErasureRequest(_Part):
         """Return the request for the deletion service.
 
         Raises:
-            InvalidRequest: the id is one of this service's own, an identity is given twice, or a value cannot be.
+            InvalidRequest: the id is one of this service's own, an identity is given twice, scope and identities do
+                not fit together, or a value cannot be.
+            AccessDenied: the token may not file the erasure of a whole client.
         """
         if _OWN_ID.fullmatch(self.subject_request_id):
             raise InvalidRequest(
-                "subject_request_id: ids like r-000007 are this service's own; choose another.", code="own-id"
+                "subject_request_id: ids like r-000007 are this service's own; choose another.",
+                code="own-id",
+                field="subject_request_id",
             )
         own, asked = self.extensions.own, self.submitted_time
         samples = [item.identity_value for item in self.subject_identities]
@@ -125,15 +177,18 @@ class ErasureRequest(_Part):
             raise InvalidRequest(
                 f"subject_identities: the list has {repeated:,} repetition(s); name each once.",
                 code="repeated",
+                field="sample_ids",
             )
+        _check_scope(own.scope, samples, caller)
         return NewRequest(
             target=Target(
-                granularity=Granularity.SAMPLE if samples else Granularity.CLIENT,
+                granularity=Granularity.CLIENT if own.scope == "client" else Granularity.SAMPLE,
                 client_id=own.client_id or (caller.name if caller.is_client else None),
                 sample_ids=frozenset(samples),
             ),
             method=own.method,
             parameters=own.parameters,
+            hold_reason=own.hold_reason,
             submitted_by=caller.name,
             idempotency_key=key_of(self.subject_request_id),
             particulars=Particulars(
@@ -142,6 +197,151 @@ class ErasureRequest(_Part):
                 **{item.name: getattr(own, item.name) for item in _SAID},
             ),
         )
+
+
+def _check_scope(scope: str, samples: list[str], caller: Caller) -> None:
+    """Refuse an erasure of a whole client that is not asked for by name, or not allowed."""
+    if scope == "client" and samples:
+        raise InvalidRequest(
+            'subject_identities: scope "client" erases all data of the client; leave the identities out, or the scope.',
+            code="scope",
+            field="sample_ids",
+        )
+    if scope == "samples" and not samples:
+        raise InvalidRequest(
+            "subject_identities: name the samples to erase, each by its id. All data of a client is erased only with "
+            'scope "client" in the extension.',
+            code="no-identities",
+            field="sample_ids",
+        )
+    if scope == "client" and not caller.may_erase_clients:
+        raise AccessDenied(
+            f"The token of {caller.name!r} may not file the erasure of a whole client. Ask the federation's operator "
+            "for one that may (`http-token --erase-clients`), or name the samples.",
+            code="erase-clients",
+            field="scope",
+        )
+
+
+_Time = Annotated[datetime, PlainSerializer(lambda at: at.astimezone(UTC).replace(microsecond=0))]
+
+
+class Answer(BaseModel):
+    """A document that is answered."""
+
+    model_config = ConfigDict(frozen=True, from_attributes=True)
+
+    def to_json(self) -> bytes:
+        """Return the document; what is not known is left out."""
+        return self.model_dump_json(by_alias=True, exclude_none=True).encode()
+
+
+class OwnState(Answer):
+    """The state of a request as it is here."""
+
+    request_id: str = Field(validation_alias="id", description="This service's own id of the request.")
+    status: Status
+    outcome: Outcome | None = Field(None, description="What was shown of the deletion, once it is completed.")
+    reason: str = Field(description="Why it failed.")
+    refusal_reason: str
+    retryable: bool
+    approvals_needed: int = Field(description="How many people must accept it before it begins.")
+    is_held: bool
+    hold_reason: str
+    received_on: date
+    due_on: date
+    extended_days: int
+    granularity: Granularity = Field(validation_alias=AliasPath("target", "granularity"))
+    client_id: str | None = Field(None, validation_alias=AliasPath("target", "client_id"))
+    num_samples: int = Field(validation_alias=AliasPath("target", "num_samples"))
+    class_label: int | None = Field(None, validation_alias=AliasPath("target", "class_label"))
+    method: str
+    ground: Ground | None = None
+    reference: str
+    answered_by: tuple[str, ...] = Field(description="Earlier requests whose deletions answer it.")
+    replaced_by: str = Field(description="The request that was filed in its place, with another method.")
+    created_at: _Time
+    updated_at: _Time
+
+
+class OwnPart(Answer):
+    """What OpenDSR has no words for."""
+
+    own: OwnState = Field(serialization_alias=EXTENSION)
+
+
+class RequestState(Answer):
+    """The state of a request."""
+
+    controller_id: str = Field(description="Who filed it.")
+    expected_completion_time: _Time
+    subject_request_id: str
+    request_status: RequestStatus
+    api_version: str = API_VERSION
+    results_url: str | None = Field(None, description="The certificate, where it is completed.")
+    extensions: OwnPart
+
+    @classmethod
+    def of(cls, request: DeletionRequest, name: str, **more: Any) -> Self:
+        """Return the document about a request. name: its id for the reader. more: the fields of its kind alone."""
+        is_completed = request.status is Status.COMPLETED
+        return cls(
+            controller_id=request.submitted_by,
+            expected_completion_time=datetime.combine(request.due_on, time(23, 59, 59), UTC),
+            subject_request_id=name,
+            request_status=request_status(request),
+            results_url=f"/requests/{name}/certificate" if is_completed else None,
+            extensions=OwnPart(own=OwnState.model_validate(request)),
+            **more,
+        )
+
+
+class Receipt(RequestState):
+    """The answer to a request that was taken in, with its present status."""
+
+    received_time: _Time
+    encoded_request: str = Field(description="The request as it was sent, in Base64.")
+
+
+class Callback(RequestState):
+    """What is sent to a callback URL whenever the request's status changes."""
+
+    callback_id: UUID = Field(description="The same where one state is sent again.")
+    status_callback_url: str
+    sent_time: _Time
+
+
+class Cancellation(Answer):
+    """The answer to a request that was withdrawn."""
+
+    controller_id: str
+    subject_request_id: str
+    received_time: _Time
+    api_version: str = API_VERSION
+
+
+class RequestList(Answer):
+    """A page of a list of requests."""
+
+    requests: list[RequestState]
+    total: int = Field(description="How many there are, on this page and those after it.")
+    last: int = Field(description="The number of the last one here: the next page's `after`.")
+
+
+class IdentityKind(Answer):
+    """A kind of identity that a request may name."""
+
+    identity_type: str = SAMPLE
+    identity_format: str = "raw"
+
+
+class Discovery(Answer):
+    """What this service supports."""
+
+    api_version: str = API_VERSION
+    supported_identities: list[IdentityKind] = [IdentityKind()]
+    supported_subject_request_types: list[str] = ["erasure"]
+    processor_certificate: str = "/callback-key.pem"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,21 +356,6 @@ class Signer:
             "X-OpenDSR-Processor-Domain": EXTENSION,
             "X-OpenDSR-Signature": base64.b64encode(self.key.sign(content)).decode(),
         }
-
-
-def read_request(raw: bytes) -> ErasureRequest:
-    """Read a request from bytes that any caller may have sent.
-
-    Raises:
-        InvalidRequest: it is none; the message says where, and repeats no value of it.
-    """
-    try:
-        return ErasureRequest.model_validate_json(raw)
-    except ValidationError as exc:
-        problems = [
-            f"{'.'.join(map(str, error['loc'])) or 'the body'}: {error['msg']}" for error in exc.errors()[:5]
-        ]
-        raise InvalidRequest(f"This is no erasure request: {'; '.join(problems)}.") from None
 
 
 def key_of(subject_request_id: str) -> str:
@@ -195,84 +380,31 @@ def name_for(caller: Caller, request: DeletionRequest) -> str:
     return name_for_submitter(request) if is_own else request.id
 
 
-def request_status(request: DeletionRequest) -> str:
+def request_status(request: DeletionRequest) -> RequestStatus:
     """Return the status in OpenDSR's words."""
     if request.status is Status.FAILED:
-        return "pending" if request.retryable else "cancelled"
+        return RequestStatus.PENDING if request.retryable else RequestStatus.CANCELLED
     return _STATUS[request.status]
 
 
 def is_final(request: DeletionRequest) -> bool:
     """Return whether nothing further will happen to a request."""
-    return request_status(request) in ("completed", "cancelled")
+    return request_status(request) in (RequestStatus.COMPLETED, RequestStatus.CANCELLED)
 
 
 def condition(request: DeletionRequest) -> str:
-    """Return the state of a request that is sent to listeners; a failure is one although OpenDSR has no word for it."""
-    return str(Status.FAILED) if request.status is Status.FAILED else request_status(request)
+    """Return the state of a request that is sent to listeners; some are ones although OpenDSR has no word for them."""
+    is_own = request.status in (Status.FAILED, Status.AWAITING)
+    return str(request.status if is_own else request_status(request))
 
 
-def receipt(request: DeletionRequest, caller: Caller, encoded_request: str, now: datetime) -> dict[str, Any]:
-    """Return the answer to a request that was taken in, with its present status. encoded_request: it, in Base64."""
-    document = status(request, name_for(caller, request))
-    return {**document, "received_time": _time(now), "encoded_request": encoded_request}
-
-
-def status(request: DeletionRequest, name: str) -> dict[str, Any]:
-    """Return the state of a request. name: its id for the reader."""
-    document = {
-        "controller_id": request.submitted_by,
-        "expected_completion_time": f"{request.due_on}T23:59:59Z",
-        "subject_request_id": name,
-        "request_status": request_status(request),
-        "api_version": API_VERSION,
-        "extensions": {
-            EXTENSION: {
-                "request_id": request.id,
-                "status": str(request.status),
-                "reason": request.reason or request.refusal_reason,
-                "is_held": request.is_held,
-                "received_on": str(request.received_on),
-                "granularity": str(request.target.granularity),
-                "client_id": request.target.client_id,
-                "num_samples": request.target.num_samples,
-                "method": request.method,
-            }
-        },
-    }
-    if request.status is Status.COMPLETED:
-        document["results_url"] = f"/requests/{name}/certificate"
-    return document
-
-
-def cancellation(request: DeletionRequest, caller: Caller, now: datetime) -> dict[str, Any]:
-    """Return the answer to a request that was withdrawn."""
-    return {
-        "controller_id": request.submitted_by,
-        "subject_request_id": name_for(caller, request),
-        "received_time": _time(now),
-        "api_version": API_VERSION,
-    }
-
-
-def callback(request: DeletionRequest, url: str, now: datetime) -> dict[str, Any]:
+def callback(request: DeletionRequest, url: str, now: datetime) -> Callback:
     """Return what is sent to a callback URL. sent_time tells a copy that another party sends again."""
-    return {
-        **status(request, name_for_submitter(request)),
-        "status_callback_url": url,
-        "sent_time": _time(now),
-    }
-
-
-def discovery() -> dict[str, Any]:
-    """Return what this service supports."""
-    return {
-        "api_version": API_VERSION,
-        "supported_identities": [{"identity_type": SAMPLE, "identity_format": "raw"}],
-        "supported_subject_request_types": ["erasure"],
-        "processor_certificate": "/callback-key.pem",
-    }
-
-
-def _time(value: datetime) -> str:
-    return value.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    state = f"{url}#{request.id}@{request.updated_at.isoformat()}"
+    return Callback.of(
+        request,
+        name_for_submitter(request),
+        callback_id=uuid5(NAMESPACE_URL, state),
+        status_callback_url=url,
+        sent_time=now,
+    )

@@ -26,6 +26,8 @@ LAST_BACKUP = ".last-backup"
 """When the newest backup was made (ISO 8601): for `/metrics`, and in no backup."""
 CALLBACKS = "callbacks"
 """Callbacks that the deletion service still owes (`server.service.callbacks`)."""
+TOKEN_USES = "http-token-uses.json"
+"""On which day each token of the HTTP API was used last (`server.service.tokens`)."""
 REPLACED, RESTORING, RESTORE_JOURNAL = "replaced-", "restoring", "restoring.json"
 """What restores moved aside, the copies of one, and its journal (`server.operations.restore`)."""
 SUPERLINK_DATABASE = Path("/var/lib/flower-unlearning/superlink.db")
@@ -34,6 +36,7 @@ FOLDERS = (CHECKPOINTS, KEPT, REPORTS)
 _OURS = (
     *FOLDERS,
     CALLBACKS,
+    TOKEN_USES,
     SETTINGS_FILE,
     UNDONE_FILE,
     NOISE_SECRET,

@@ -51,12 +51,3 @@ def test_each_deletion_ends_at_the_head_of_what_is_left(federation):
         assert findings["certificate"].startswith("exact: ‖θ − θ*‖ ≤ ")
         assert 0 < findings["bound on ‖θ − θ*‖"] < 1e-5
         assert findings["clients asked"] == (1 if target is samples else 0)
-
-
-def test_a_client_that_is_away_is_forgotten_all_the_same(federation):
-    """Its sums are at the server."""
-    one = federation(**SETTINGS)
-    one.run()
-    one.grid.offline.add(one.node("1"))
-    one.forget(client("1"), "exact-ridge", rounds=3)
-    assert_near(one.checkpoint().parameters, least_squares(one, [0, 2]))

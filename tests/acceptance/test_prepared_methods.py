@@ -21,9 +21,8 @@ from strategies.messages import MEASURE, TRAIN, UNLEARN, WHOAMI, named_arrays
 from tests.federation import InProcessFederation, client
 from tests.kills import Killer
 from unlearning.errors import ConfigurationError, UnsupportedRequest
-from unlearning.methods.hf_online_vectors import CarryVectors
 from unlearning.parameters import content_hash
-from unlearning.requests import Granularity, Status, Target
+from unlearning.requests import Status
 from unlearning.runtime.stores import DirectoryStore
 
 PREPARED = [
@@ -212,35 +211,12 @@ def test_sisa_gives_the_bits_of_a_federation_that_never_had_the_client(federatio
     assert mine == theirs
 
 
-def test_sisa_keeps_less_than_shards_times_slices_models_however_long_it_trains(federation):
-    """S · R · d numbers of 4 bytes, and the logs."""
-    one = federation(prepare="sisa shards=2 slices=2 slice_rounds=2", **{**SMALL, "num_clients": 4})
-    sizes = []
-    for rounds in (3, 8):
-        one.run(rounds=rounds)
-        models = list(one.directory.glob("kept/sisa/0/shard%20?/*.npz"))
-        sizes.append(len(models))
-        assert all(np.load(path)["parameters"].nbytes == 4 * 650 for path in models)
-    assert sizes == [4, 4]
-
-
 def test_shards_cannot_be_switched_on_in_a_federation_that_has_begun(federation):
     """Its model is a single one; the message says what to give instead."""
     one = federation(**SMALL)
     one.run(rounds=1)
     with pytest.raises(ConfigurationError):
         one.run(rounds=2, prepare="sisa")
-
-
-@pytest.mark.parametrize("method", ["fedau-learning", "hf-online"])
-def test_what_was_not_prepared_for_is_refused_on_admission(federation, method):
-    """Another client, and a class."""
-    one = federation(prepare=f"{method} clients=0", **SMALL)
-    one.run(rounds=1)
-    with pytest.raises(UnsupportedRequest):
-        one.file(client("1"), method)
-    with pytest.raises(UnsupportedRequest):
-        one.file(Target(Granularity.CLASS, class_label=1), method)
 
 
 @pytest.mark.parametrize(
@@ -313,18 +289,6 @@ def test_hf_online_sends_no_vector_in_the_first_round_and_none_of_the_forgotten(
     assert {name for m in sent_to_train(one, 1) for name in named_arrays(m.content)} == {"vector"}
 
 
-def test_hf_online_comes_close_to_a_federation_that_never_had_the_client(federation):
-    """With six clients, after four rounds: most of the way, without a recovery round."""
-    settings = {**SMALL, "num_clients": 6, "recovery_max_rounds": 0, "rounds": 4, "learning_rate": 0.1}
-    one, without = federation(name="with", prepare="hf-online", **settings), federation(name="no", **settings)
-    without.grid.offline.add(without.node("2"))
-    exact = without.run().parameters
-    before = one.run().parameters
-    one.file(client("2"), "hf-online")
-    after = one.run().parameters
-    assert np.linalg.norm(after - exact) < 0.1 * np.linalg.norm(before - exact)
-
-
 def test_after_a_deletion_by_another_method_hf_online_is_not_prepared(federation):
     """The vectors are of a model that is no more; with them another client would be forgotten wrongly."""
     one = federation(prepare="hf-online; pga", **SMALL)
@@ -336,19 +300,3 @@ def test_after_a_deletion_by_another_method_hf_online_is_not_prepared(federation
     assert vectors_sent(one, state.round) == set()
     with pytest.raises(UnsupportedRequest):
         one.file(client("2"), "hf-online")
-
-
-def test_an_answer_without_the_carried_vectors_is_refused(federation, monkeypatch):
-    """Its model would enter and its part of the vectors would be missing; the round's record says so."""
-    one = federation(prepare="hf-online", **SMALL)
-    carry = CarryVectors.train
-
-    def forgetful(self, work, ordinary):
-        return ordinary() if work.client_id == "0" else carry(self, work, ordinary)
-
-    monkeypatch.setattr(CarryVectors, "train", forgetful)
-    one.run(rounds=2)
-    first, second = one.ledger.rounds()
-    assert first.metrics["participants"] == ["0", "1", "2"]
-    assert second.metrics["participants"] == ["1", "2"]
-    assert "returned none" in second.metrics["refused"]["0"]

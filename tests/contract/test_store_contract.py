@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from flwr.app import RecordDict
 
-from client.context_memory import ContextStore
+from client.context_memory import ContextEntries
 from unlearning.errors import CheckpointError
-from unlearning.runtime.stores import DirectoryStore, MemoryStore, keep_newest, newest
+from unlearning.runtime.stores import DirectoryStore, MappedStore, MemoryStore, keep_newest, newest
 
 
 @pytest.fixture(params=["directory", "memory", "context"])
@@ -14,7 +14,7 @@ def store(request, tmp_path):
     return {
         "directory": lambda: DirectoryStore(tmp_path / "kept"),
         "memory": MemoryStore,
-        "context": lambda: ContextStore(RecordDict(), "method"),
+        "context": lambda: MappedStore(ContextEntries(RecordDict(), "method")),
     }[request.param]()
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import tomllib
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from rich.console import Console
@@ -151,6 +153,35 @@ def test_sigterm_in_the_middle_leaves_nothing(tmp_path, options):
     assert process.returncode == TERMINATED
     assert living(tmp_path) == []
     assert f"The logs are in {tmp_path}" in rest
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(HANGS_S)
+def test_it_stays_with_its_console_until_ctrl_c(tmp_path):
+    """The story's deletion is in its register meanwhile; then nothing lives, and its files are there."""
+    with demo(tmp_path / "new", "--clients", "2", "--keep-running") as process:
+        said = {}
+        for line in process.stdout:
+            said |= dict(re.findall(r"(SERVER=|http:)(\S+)", line))
+            if "Ctrl-C ends the console" in line:
+                break
+        status, listed = run_program("flower-unlearn", "--server", said["SERVER="], "list")
+        assert (status, "completed" in listed) == (0, True)
+        page = httpx.get(f"http:{said['http:']}", timeout=30)
+        assert page.is_redirect, page.status_code  # the link lets its bearer in
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=HANGS_S)
+    assert process.returncode == 0
+    assert living(tmp_path) == []
+    assert (tmp_path / "new" / "server" / "state").is_dir()
+
+
+def test_a_simulation_does_not_stay(tmp_path):
+    """It ends with its run: refused before anything starts."""
+    options = ("--directory", str(tmp_path / "new"), "--simulation", "--keep-running")
+    status, output = run_program("flower-unlearn", "demo", *options)
+    assert (status, "--keep-running" in output) == (2, True)
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.slow

@@ -139,6 +139,14 @@ def test_a_certificate_carries_name_and_role(certificates, role):
     assert caller_of_certificate(pem) == Caller("hospital-0", role)
 
 
+def test_a_certificate_carries_several_roles(certificates):
+    """One person may run the federation and decide; a client is that alone."""
+    run_script("make_certificates.sh", str(certificates), "operator,officer", "bea")
+    bea = caller_of_certificate((certificates / "bea.pem").read_bytes())
+    assert (bea.name, bea.roles) == ("bea", (Role.OPERATOR, Role.OFFICER))
+    assert script("make_certificates.sh", str(certificates), "operator,client", "eve").returncode == 2
+
+
 def test_a_client_key_is_not_overwritten(tmp_path):
     """A client that loses its key is a new client."""
     run_script("make_supernode_key.sh", str(tmp_path / "key"))

@@ -71,7 +71,9 @@ def test_a_tool_files_waits_and_keeps_the_proof(tmp_path: Path) -> None:
         live_federation(tmp_path, num_clients=3, certificate_key=str(key)) as federation,
     ):
         authority.is_away = True
-        token = federation.command("flower-unlearn", "http-token", str(tokens), "tool", "--role", "operator")
+        token = federation.command(
+            "flower-unlearn", "http-token", str(tokens), "tool", "--role", "operator", "--erase-clients"
+        )
         options = ["--http-tokens", str(tokens), "--http-callback-url", f"{receiver.url}/hook/"]
         options += ["--http-callback-key", str(tmp_path / "keys" / SIGNING_KEY)]
         options += ["--timestamp-url", authority.url, "--timestamp-authority", str(authority.file)]

@@ -28,7 +28,7 @@ from tests.certificates import Authority
 from tests.integration.conftest import REPOSITORY
 from tests.ledgers import live_at, submit
 from unlearning.errors import ConfigurationError
-from unlearning.requests import Granularity, Status, Target
+from unlearning.requests import Granularity, Outcome, Status, Target
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -151,6 +151,15 @@ def test_deadlines_are_counted_on_the_day_of_the_scrape(book, value):
         assert tuple(map(value, names)) == expected
     book.ledger.decisions.refuse(request_id, reason="exempt", by="ada", now=book.now)
     assert tuple(map(value, names)) == (0, 1)
+
+
+def test_completed_requests_are_counted_by_outcome(book, value):
+    """One whose deletion was not shown is no success in a dashboard either."""
+    request_id = book.submit("1")
+    for status in (Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING):
+        book.move(request_id, status, 1)
+    live_at(book.ledger, book.token, book.now).move(request_id, Status.COMPLETED, outcome=Outcome.NOT_SHOWN)
+    assert (value("deletions", outcome="not-shown"), value("deletions", outcome="reduced")) == (1, 0)
 
 
 def test_the_page_is_what_prometheus_reads(book, server):

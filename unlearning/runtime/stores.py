@@ -9,8 +9,9 @@ one round, so a round that is done again after a crash writes the same entry aga
 
 import hashlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -119,30 +120,23 @@ class DirectoryStore:
         return self.directory / name
 
 
-class MemoryStore:
-    """A store that lives as long as this object."""
+class MappedStore:
+    """A store in a mapping from key and round to the arrays of an entry."""
 
-    def __init__(self) -> None:
-        self._entries: dict[str, dict[int, dict[str, NDArray[Any]]]] = {}
-
-    def copy(self) -> "MemoryStore":
-        """Return a store with the same entries, which goes its own way; the arrays are the same ones."""
-        other = MemoryStore()
-        other._entries = {key: dict(rounds) for key, rounds in self._entries.items()}
-        return other
+    def __init__(self, entries: MutableMapping[tuple[str, int], Arrays]) -> None:
+        self._entries = entries
 
     def list_keys(self) -> list[str]:
         """Return the keys that have an entry, sorted."""
-        return sorted(self._entries)
+        return sorted({key for key, _ in self._entries})
 
     def rounds(self, key: str) -> list[int]:
         """Return the rounds that `key` has entries of, ascending."""
-        return sorted(self._entries.get(key, {}))
+        return sorted(number for known, number in self._entries if known == key)
 
     def save(self, key: str, number: int, arrays: Arrays) -> None:
         """Write an entry, over one of the same round if there is one."""
-        copies = {name: np.array(array) for name, array in arrays.items()}
-        self._entries.setdefault(key, {})[number] = copies
+        self._entries[key, number] = {name: np.array(array) for name, array in arrays.items()}
 
     def load(self, key: str, number: int) -> Arrays:
         """Return the entry of a round that `rounds` lists.
@@ -151,28 +145,34 @@ class MemoryStore:
             CheckpointError: it is not there.
         """
         try:
-            return self._entries[key][number]
+            return self._entries[key, number]
         except KeyError as exc:
             raise CheckpointError(f"Nothing of round {number} is kept for {key!r}.") from exc
 
     def erase(self, key: str) -> None:
         """Erase all entries of `key`."""
-        self._entries.pop(key, None)
+        self.erase_rounds(key, beyond=-1)
 
     def erase_rounds(self, key: str, *, until: int = -1, beyond: int | None = None) -> None:
         """Erase the entries of `key` up to the round `until` and those after the round `beyond`."""
         for number in self.rounds(key):
             if number <= until or (beyond is not None and number > beyond):
-                del self._entries[key][number]
+                del self._entries[key, number]
 
     def num_bytes(self) -> int:
         """Return how much room all entries take."""
-        return sum(
-            array.nbytes
-            for rounds in self._entries.values()
-            for arrays in rounds.values()
-            for array in arrays.values()
-        )
+        return sum(array.nbytes for arrays in self._entries.values() for array in arrays.values())
+
+
+class MemoryStore(MappedStore):
+    """A store that lives as long as this object."""
+
+    def __init__(self, entries: Mapping[tuple[str, int], Arrays] = MappingProxyType({})) -> None:
+        super().__init__(dict(entries))
+
+    def copy(self) -> "MemoryStore":
+        """Return a store with the same entries, which goes its own way; the arrays are the same ones."""
+        return MemoryStore(self._entries)
 
 
 def newest(store: Store, key: str, *, before: int | None = None) -> tuple[int, Arrays] | None:

@@ -5,14 +5,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
 from server.cli import app
 from server.ledger import Ledger
+from server.service.calls import Role
 from server.service.client import DeletionClient
+from server.service.deletion_service import utc_now
 from server.service.grpc_server import RunningServer, serve
+from server.service.http_server import HttpOptions, HttpServer, serve_http
 from server.service.limits import Limits
+from server.service.tokens import make_token
 from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import ANSWERED_S, LiveLoop
@@ -106,3 +111,77 @@ def start(ledger: Ledger, loop: LiveLoop, tmp_path: Path, identities: dict[str, 
 def as_(start: Start) -> As:
     """Calls the service as somebody."""
     return start().as_
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> dict[str, str]:
+    """A token of each role, two for clients; their hashes are in `tokens.json`."""
+    path = tmp_path / "tokens.json"
+    callers = {
+        "operator": ("tool", Role.OPERATOR),
+        "officer": ("olaf", Role.OFFICER),
+        "auditor": ("olga", Role.AUDITOR),
+    }
+    callers |= {name: (name, Role.CLIENT) for name in ("3", "4")}
+    return {
+        who: make_token(path, name, role, utc_now(), may_erase_clients=True)
+        for who, (name, role) in callers.items()
+    }
+
+
+class Web:
+    """The service over HTTP, and its callers with a token each."""
+
+    def __init__(self, service: Guarded, server: HttpServer, tokens: dict[str, str]) -> None:
+        self.service = service
+        self.address = server.address
+        self.url = server.url
+        self.tokens = tokens
+
+    def as_(self, who: str) -> httpx.Client:
+        return self.with_token(self.tokens[who])
+
+    def with_token(self, token: str) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {token}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=ANSWERED_S, trust_env=False)
+
+    def fetch(self, path: str) -> httpx.Response:
+        """Without a token."""
+        return httpx.get(f"{self.url}{path}", trust_env=False)
+
+
+StartWeb = Callable[..., Web]
+
+
+@pytest.fixture
+def start_web(start: Start, tmp_path: Path, tokens: dict[str, str]) -> Iterator[StartWeb]:
+    """Starts a service with these limits, over gRPC and over HTTP."""
+    with ExitStack() as running:
+
+        def begin(tls: TlsFiles | None = None, **limits: Any) -> Web:
+            service = start(**limits)
+            options = HttpOptions(address="127.0.0.1:0", tokens=tmp_path / "tokens.json")
+            server = serve_http(service.core, options, tmp_path, tls)
+            running.callback(server.stop, 0)
+            return Web(service, server, tokens)
+
+        yield begin
+
+
+@pytest.fixture
+def web(start_web: StartWeb) -> Web:
+    return start_web()
+
+
+JSON = {"Content-Type": "application/json"}
+
+
+def own(answer: httpx.Response) -> dict[str, Any]:
+    found: dict[str, Any] = answer.json()["extensions"]["flower-unlearning"]
+    return found
+
+
+def problem(answer: httpx.Response) -> str:
+    assert answer.headers["content-type"] == "application/problem+json"
+    message: str = answer.json()["detail"]
+    return message

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from server.ledger import Ledger
+from server.ledger import APPROVAL, Ledger
 from server.service import deletion_pb2 as pb
 from server.service.client import DeletionClient
 from server.service.grpc_server import RunningServer
@@ -64,12 +64,35 @@ def test_every_command_says_what_it_did(command: Command, ledger: Ledger) -> Non
     assert watched.exit_code == 1
     for said in ("many systems", "a lawsuit", "answered without deletion (Art. 17(3)(b))"):
         assert said in watched.stdout
-    assert command("redact", "r-000001", "--yes").stdout == "r-000001\tredacted\n"
+    assert command("redact", "r-000001", "--yes").stdout == "r-000001\tredacted; why it was refused is kept\n"
+    assert "refused for\tArt. 17(3)(b)" in command("status", "r-000001").stdout
+    redact_all = command("redact", "r-000001", "--yes", "--include-refusal")
+    assert redact_all.stdout == "r-000001\tredacted\n"
     told = [command(name, "r-000001").stdout for name in ("status", "watch")]
     told.append(command("list", "--json").stdout)
     assert not re.search("Erika|lawsuit|many systems|17\\(3\\)", "".join(told))
     assert command("verify-ledger").exit_code == 0
     assert ledger.events.verify() == ""
+
+
+def test_a_request_is_held_accepted_and_tried_in_another_way_by_command(
+    command: Command, ledger: Ledger, loop: LiveLoop
+) -> None:
+    """The line says what a second person must do; a retry with another method prints the new request."""
+    loop.set_facts({APPROVAL: 2})
+    filed = command("request", "--client", "3", "--hold", "a lawsuit", "--method", "natural")
+    assert filed.stdout.startswith("r-000001\tawaiting-decision\t")
+    assert ledger.requests.get("r-000001").hold_reason == "a lawsuit"
+    accepted = command("accept", "r-000001")
+    assert accepted.stdout == "r-000001\tawaiting-decision: another person must accept it too\n"
+    assert command("accept", "r-000001").exit_code != 0
+    command("release", "r-000001")
+    loop.move("r-000001", Status.FAILED, reason="No head.")
+    assert "retry\tflower-unlearn retry r-000001 --method NAME" in command("status", "r-000001").stdout
+    again = command("retry", "r-000001", "--method", "puf-regular", "--parameter", "unlearning_rate=2")
+    assert again.stdout == "r-000002\tawaiting-decision\n"
+    assert ledger.requests.get("r-000002").parameters["unlearning_rate"] == 2
+    assert [item.id for item in ledger.requests.select(statuses=[Status.REPLACED])] == ["r-000001"]
 
 
 def test_amend_says_what_stands_there_now(command: Command, ledger: Ledger) -> None:

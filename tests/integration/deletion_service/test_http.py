@@ -3,10 +3,8 @@
 import base64
 import json
 import ssl
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -15,14 +13,12 @@ from server.ledger import Ledger
 from server.service import call_checks
 from server.service.calls import Role
 from server.service.grpc_server import RunningServer
-from server.service.http_server import HttpOptions, HttpServer, serve_http
-from server.service.tokens import make_token, remove_tokens
+from server.service.http_server import HttpOptions, serve_http
+from server.service.tokens import remove_tokens
 from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import (
-    ANSWERED_S,
     FIRST,
-    NOW,
     SECOND,
     LiveLoop,
     connect,
@@ -30,73 +26,9 @@ from tests.deletion_service import (
     received,
     submit,
 )
-from tests.integration.deletion_service.conftest import Guarded, Start
+from tests.integration.deletion_service.conftest import JSON, As, StartWeb, Web, own, problem
 from tests.raising import refuses
 from unlearning.requests import Granularity, Status, Target
-
-
-@pytest.fixture
-def tokens(tmp_path: Path) -> dict[str, str]:
-    """A token for an operator, client 3, client 4 and an officer; their hashes are in `tokens.json`."""
-    path = tmp_path / "tokens.json"
-    callers = {"operator": ("tool", Role.OPERATOR), "auditor": ("olga", Role.AUDITOR)}
-    callers |= {name: (name, Role.CLIENT) for name in ("3", "4")}
-    return {who: make_token(path, name, role, NOW) for who, (name, role) in callers.items()}
-
-
-class Web:
-    """The service over HTTP, and its callers with a token each."""
-
-    def __init__(self, service: Guarded, server: HttpServer, tokens: dict[str, str]) -> None:
-        self.service = service
-        self.address = server.address
-        self.url = server.url
-        self.tokens = tokens
-
-    def as_(self, who: str) -> httpx.Client:
-        return self.with_token(self.tokens[who])
-
-    def with_token(self, token: str) -> httpx.Client:
-        headers = {"Authorization": f"Bearer {token}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=ANSWERED_S, trust_env=False)
-
-    def fetch(self, path: str) -> httpx.Response:
-        """Without a token."""
-        return httpx.get(f"{self.url}{path}", trust_env=False)
-
-
-StartWeb = Callable[..., Web]
-
-
-@pytest.fixture
-def start_web(start: Start, tmp_path: Path, tokens: dict[str, str]) -> Iterator[StartWeb]:
-    """Starts a service with these limits, over gRPC and over HTTP."""
-    with ExitStack() as running:
-
-        def begin(tls: TlsFiles | None = None, **limits: Any) -> Web:
-            service = start(**limits)
-            options = HttpOptions(address="127.0.0.1:0", tokens=tmp_path / "tokens.json")
-            server = serve_http(service.core, options, tmp_path, tls)
-            running.callback(server.stop, 0)
-            return Web(service, server, tokens)
-
-        yield begin
-
-
-@pytest.fixture
-def web(start_web: StartWeb) -> Web:
-    return start_web()
-
-
-def own(answer: httpx.Response) -> dict[str, Any]:
-    found: dict[str, Any] = answer.json()["extensions"]["flower-unlearning"]
-    return found
-
-
-def problem(answer: httpx.Response) -> str:
-    message: str = answer.json()["error"]["message"]
-    return message
-
 
 # A request's way
 
@@ -105,7 +37,7 @@ def test_a_request_is_filed_followed_and_cancelled(web: Web, ledger: Ledger) -> 
     """By OpenDSR's names; the receipt has the request as it was sent, and the ledger who filed it in which role."""
     tool = web.as_("operator")
     body = json.dumps(erasure(FIRST, "a", "b")).encode()
-    filed = tool.post("/requests", content=body)
+    filed = tool.post("/requests", content=body, headers=JSON)
     assert filed.status_code == 201, filed.text
     assert base64.b64decode(filed.json()["encoded_request"]) == body
     assert (filed.json()["subject_request_id"], filed.json()["request_status"]) == (FIRST, "pending")
@@ -123,13 +55,32 @@ def test_a_request_is_filed_followed_and_cancelled(web: Web, ledger: Ledger) -> 
     assert ledger.requests.get(request.id).status is Status.CANCELLED
 
 
-def test_the_same_request_sent_again_is_the_same_request(web: Web, ledger: Ledger) -> None:
-    """A tool that had no answer repeats itself; another content under the same id is refused."""
+def test_a_replaced_request_is_followed_under_its_first_id(
+    web: Web, loop: LiveLoop, as_: As, ledger: Ledger
+) -> None:
+    """The submitter's own id, and the first one's, show what became of the request that took its place."""
     tool = web.as_("operator")
-    assert (
-        own(tool.post("/requests", json=erasure()))["request_id"]
-        == own(tool.post("/requests", json=erasure()))["request_id"]
+    first = own(tool.post("/requests", json=erasure()))["request_id"]
+    loop.move(first, Status.FAILED)
+    second = as_("operator").change("retry", first, method="puf-regular").id
+    for name in (FIRST, first):
+        assert tool.get(f"/requests/{name}").json()["request_status"] == "pending"
+    found = tool.get(f"/requests/{FIRST}").json()
+    assert (found["subject_request_id"], found["extensions"]["flower-unlearning"]["request_id"]) == (
+        FIRST,
+        second,
     )
+    assert ledger.requests.get(second).parameters["unlearning_rate"] > 0
+
+
+def test_the_same_request_sent_again_is_the_same_request(web: Web, ledger: Ledger) -> None:
+    """A tool that had no answer repeats itself: 200 and the same place; another content under the id is refused."""
+    tool = web.as_("operator")
+    first, again = (tool.post("/requests", json=erasure()) for _ in range(2))
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert own(first)["request_id"] == own(again)["request_id"]
+    assert first.headers["Location"] == again.headers["Location"] == f"/requests/{FIRST}"
+    assert tool.get(first.headers["Location"]).status_code == 200
     assert len(ledger.requests.select()) == 1
     assert tool.post("/requests", json=erasure(client="4")).status_code == 409
 
@@ -174,9 +125,11 @@ def test_roles_are_those_of_grpc(web: Web, ledger: Ledger) -> None:
     assert auditor.post("/requests", json=erasure()).status_code == 403
     assert "'olga' is auditor by its token" in problem(auditor.post("/requests", json=erasure()))
     assert client.post("/requests", json=erasure(client="4")).status_code == 403
-    step = {"flower-unlearning": {"method": "puf-special", "parameters": {"unlearning_rate": 100}}}
+    whole = {"flower-unlearning": {"scope": "client"}}
+    beyond = {"method": "puf-special", "parameters": {"unlearning_rate": 100}, "scope": "client"}
+    step = {"flower-unlearning": beyond}
     assert "Only an operator may ask" in problem(client.post("/requests", json=erasure(extensions=step)))
-    assert client.post("/requests", json=erasure(extensions={})).status_code == 201
+    assert client.post("/requests", json=erasure(extensions=whole)).status_code == 201
     assert [item.target.client_id for item in ledger.requests.select()] == ["3"]
     assert len(ledger.refusals()) == 4
 
@@ -208,10 +161,10 @@ def test_one_caller_has_one_rate_over_both_transports(start_web: StartWeb) -> No
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        (b"", "the body: "),
-        (b"{", "the body: "),
-        (b"[" * 100_000, "the body: "),
-        (b'{"a": "\\ud800"}', "the body: "),
+        (b"", "regulation: "),
+        (b"{", "all of it: "),
+        (b"[" * 100_000, "all of it: "),
+        (b'{"a": "\\ud800"}', "all of it: "),
         (json.dumps(erasure(subject_request_type="access")).encode(), "subject_request_type"),
         (json.dumps(erasure(subject_request_id="r-000001")).encode(), "are this service's own"),
         (json.dumps(erasure(subject_request_id="a/b")).encode(), "subject_request_id"),
@@ -228,7 +181,7 @@ def test_one_caller_has_one_rate_over_both_transports(start_web: StartWeb) -> No
 )
 def test_bad_input_is_refused_with_a_sentence(web: Web, ledger: Ledger, body: bytes, sentence: str) -> None:
     """Nothing is filed, the refusal is recorded, and no identity is repeated."""
-    answer = web.as_("operator").post("/requests", content=body)
+    answer = web.as_("operator").post("/requests", content=body, headers=JSON)
     assert answer.status_code == 400
     assert sentence in problem(answer)
     assert ledger.requests.select() == []
@@ -240,7 +193,7 @@ def test_admission_is_that_of_grpc(web: Web, loop: LiveLoop) -> None:
     assert web.as_("operator").post("/requests", json=erasure(client="99")).status_code == 404
 
 
-@pytest.mark.parametrize(("path", "method"), [("/", "GET"), ("/requests", "GET"), ("/requests/x", "PUT")])
+@pytest.mark.parametrize(("path", "method"), [("/", "GET"), ("/requests", "PUT"), ("/requests/x", "PUT")])
 def test_what_is_not_here_is_said(web: Web, path: str, method: str) -> None:
     """With where to look."""
     answer = httpx.request(method, web.url + path, trust_env=False)

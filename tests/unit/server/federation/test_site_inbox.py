@@ -7,12 +7,13 @@ import sqlalchemy as sa
 
 from client.memory import DirectoryMemory, requests_to_send
 from server.federation.site_inbox import MAX_A_DAY, SiteRequests
-from server.ledger import ClientRecord
+from server.ledger import APPROVAL, ClientRecord
+from server.ledger.decisions import Instead
 from tests.ledgers import live_at
 from tests.programs import run_program
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import Ground
-from unlearning.requests import Granularity, Target
+from unlearning.requests import Granularity, Status, Target
 from unlearning.runtime.json_codec import to_plain
 from unlearning.untrusted import SITE_REQUEST_BYTES, SITE_REQUESTS
 
@@ -179,6 +180,27 @@ def test_a_site_is_told_how_its_request_goes_on(ledger, tmp_path):
     memory.confirm(requests.told()["2"])
     [answered] = memory.answered_requests()
     assert answered["answer"].startswith("r-000001 is cancelled: ")
+
+
+def test_a_site_is_told_that_its_request_waits_and_of_the_one_that_takes_its_place(ledger):
+    """Under the key of its own filing, also when the first one had failed and a new process is told."""
+    token = ledger.acquire_fence("again", now=NOW)
+    loop = live_at(ledger, token, NOW)
+    loop.set_facts({APPROVAL: 1})
+    requests = SiteRequests()
+    requests.take(ledger, "2", sent("k"), now=NOW)
+    requests.follow(ledger, ledger.requests.select())
+    assert requests.progress["2"] == {"k": "r-000001 waits until the federation's officer has decided"}
+    ledger.decisions.accept("r-000001", by="olga", now=NOW)
+    loop.move("r-000001", Status.FAILED, reason="No head.")
+    instead = Instead(method="natural", parameters={}, approvals_needed=0)
+    for told in (requests, SiteRequests()):
+        told.follow(ledger, [])
+        assert told.progress["2"] == {"k": "r-000001 is failed: No head."}
+    ledger.decisions.retry("r-000001", by="ada", now=NOW, instead=instead)
+    for told in (requests, SiteRequests()):
+        told.follow(ledger, ledger.requests.select())
+        assert told.progress["2"] == {"k": "accepted as r-000002, which is received"}
 
 
 def test_a_client_whose_id_has_a_slash_is_told_too(ledger):

@@ -13,6 +13,7 @@ import yaml
 from server.service import opendsr
 from server.service.access import Caller
 from server.service.calls import Role
+from server.service.problems import read_document
 from tests.deletion_service import erasure
 from unlearning.gdpr import Ground, Particulars
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
@@ -61,27 +62,30 @@ def test_every_state_has_a_status(status: Status) -> None:
 )
 def test_each_state_is_told_in_opendsrs_words(status: Status, changes: dict[str, Any], expected: str) -> None:
     """And stands in the extension as it is, with its reason."""
-    told = opendsr.status(filed(status=status, **changes), "mine")
+    told = json.loads(opendsr.RequestState.of(filed(status=status, **changes), "mine").to_json())
     own = told["extensions"]["flower-unlearning"]
     assert told["request_status"] == expected
-    assert (own["status"], own["reason"]) == (
-        status,
-        changes.get("reason", changes.get("refusal_reason", "")),
+    assert own["status"] == status
+    assert (own["reason"], own["refusal_reason"]) == (
+        changes.get("reason", ""),
+        changes.get("refusal_reason", ""),
     )
     assert ("results_url" in told) == (expected == "completed")
 
 
 def test_it_is_answered_by_the_end_of_the_day_on_which_it_is_due() -> None:
     """The ledger's deadline, which an extension moves."""
-    assert opendsr.status(filed(), "mine")["expected_completion_time"] == "2026-02-28T23:59:59Z"
+    told = json.loads(opendsr.RequestState.of(filed(), "mine").to_json())
+    assert told["expected_completion_time"] == "2026-02-28T23:59:59Z"
 
 
 def test_what_an_officer_keeps_goes_to_the_ledger() -> None:
     """The day on which the person asked, as it was there; ground, reference and note."""
     own = {"client_id": "3", "ground": "b", "reference": "4711", "note": "by post", "due_on": "2026-03-20"}
+    own["scope"] = "client"
     extensions = {"flower-unlearning": own}
     body = erasure("mine", submitted_time="2026-02-28T23:30:00-08:00", extensions=extensions)
-    given = opendsr.read_request(json.dumps(body).encode()).new_request(TOOL).particulars
+    given = read_document(opendsr.ErasureRequest, json.dumps(body).encode()).new_request(TOOL).particulars
     assert given == Particulars(
         received_on=date(2026, 2, 28),
         due_on=date(2026, 3, 20),
@@ -93,8 +97,8 @@ def test_what_an_officer_keeps_goes_to_the_ledger() -> None:
 
 def test_the_example_of_curl_is_a_request() -> None:
     """As the page shows it: some samples of a client."""
-    [example] = re.findall(r"-d '(\{.*?\n\})'", DOCS.read_text(), re.DOTALL)
-    new = opendsr.read_request(example.encode()).new_request(TOOL)
+    [example] = re.findall(r"--json '(\{.*?\n\})'", DOCS.read_text(), re.DOTALL)
+    new = read_document(opendsr.ErasureRequest, example.encode()).new_request(TOOL)
     assert new.target == Target(Granularity.SAMPLE, "hospital-0", frozenset({"patient-4711"}))
 
 
@@ -113,7 +117,7 @@ def test_the_connector_of_fides_sends_a_request() -> None:
         assert f"<{name}>" in body
         body = body.replace(f"<{name}>", value)
     json.loads(body)
-    asked = opendsr.read_request(body.encode()).new_request(TOOL)
+    asked = read_document(opendsr.ErasureRequest, body.encode()).new_request(TOOL)
     assert asked.idempotency_key == f"opendsr:{given['privacy_request_id']}"
     assert list(asked.target.sample_ids) == ["patient-4711"]
     parameters = {item["name"] for item in config["connector_params"]}

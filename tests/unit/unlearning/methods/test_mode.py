@@ -8,7 +8,7 @@ import torch
 
 from tests.deletions import THETA, convex_problem, reply
 from unlearning.curvature.gradients import gradient
-from unlearning.local import answer, carry_out
+from unlearning.local import carry_out
 from unlearning.methods.method import UnlearningState
 from unlearning.methods.mode import DEGRADATION, MoDeParameters, steps
 from unlearning.methods.registry import METHODS
@@ -39,26 +39,6 @@ def test_degradation_comes_before_guidance_in_each_round():
     assert len(steps(MoDeParameters())) == 16
 
 
-def test_the_degradation_model_starts_fresh_and_averages_the_retained():
-    """De ← De + (1·Δ_r + 3·Δ_s)/4, and the global model follows the new De."""
-    given = problem()
-    begun = METHOD.begin(given, THETA)
-    np.testing.assert_array_equal(begun.arrays[DEGRADATION], FRESH)
-    instructions = METHOD.configure(given, begun)
-    assert sorted(instructions) == ["r", "s"]
-    np.testing.assert_array_equal(instructions["r"].model, FRESH)
-    state = METHOD.aggregate(given, begun, {"r": reply(4, 1), "s": reply(8, 3)})
-    np.testing.assert_allclose(state.arrays[DEGRADATION], FRESH + 7.0)
-    np.testing.assert_allclose(state.parameters, 0.95 * THETA + 0.05 * (FRESH + 7.0))
-
-
-def test_guidance_averages_everybody_by_examples():
-    """G ← G + (1·Δ_r + 3·Δ_u)/4; De stays."""
-    state = METHOD.aggregate(problem(), in_guidance(), {"r": reply(4, 1), "u": reply(-4, 3)})
-    np.testing.assert_allclose(state.parameters, THETA - 2.0)
-    np.testing.assert_array_equal(state.arrays[DEGRADATION], FRESH)
-
-
 def test_rates_and_epochs_are_mode_s_own():
     """0.1 for De and the target, 0.0005 for the others in guidance, one epoch each."""
     given = replace(problem(), training=replace(TRAINING, epochs=4))
@@ -68,15 +48,6 @@ def test_rates_and_epochs_are_mode_s_own():
     rates = {client: item.training.learning_rate for client, item in guide.items()}
     assert rates == {"r": 0.0005, "s": 0.0005, "u": 0.1}
     assert {item.training.epochs for item in (*degrade.values(), *guide.values())} == {1}
-
-
-def test_the_target_learns_what_the_degradation_model_answers_and_the_others_their_true_labels():
-    """One full-batch step from G each; the labels argmax De(x) are not the true ones."""
-    taught = relabelled(DATA["u"], FRESH)
-    assert not torch.equal(taught.targets, DATA["u"].targets)
-    answers = answer(METHOD, problem(), METHOD.configure(problem(), in_guidance()), DATA)
-    np.testing.assert_allclose(answers["u"].vector, -0.1 * slope(THETA, taught), rtol=1e-10)
-    np.testing.assert_allclose(answers["s"].vector, -0.0005 * slope(THETA, DATA["s"]), rtol=1e-8)
 
 
 def test_a_whole_deletion_is_what_the_paper_describes():

@@ -125,18 +125,6 @@ def test_the_order_of_replies_does_not_change_a_bit(name):
     assert len(models) == 1
 
 
-def test_special_is_a_gradient_step_up_the_forgotten_loss():
-    """With one full-batch step Δ_u = −lr·g_u, so θ' = θ + η_u·lr·Σ (n_u/n)·g_u, here for n_u 20 and 30."""
-    expected = after_steps((2.0, DATA["u"]), (2.0, DATA["s"]))
-    np.testing.assert_allclose(unlearn("puf-special", CLIENT, client("s")), expected, rtol=0, atol=1e-14)
-
-
-def test_regular_climbs_for_the_target_and_descends_for_the_others():
-    """θ' = θ − lr·Σ_R (n_i/n)·g_i + η_u·lr·(n_u/n)·g_u with n = 20 + 30 + 20."""
-    expected = after_steps((20.0, DATA["u"]), (-1.0, DATA["r"]), (-1.0, DATA["s"]))
-    np.testing.assert_allclose(unlearn("puf-regular", CLIENT), expected, rtol=0, atol=1e-14)
-
-
 @pytest.mark.parametrize("target", [SAMPLES, CLASS], ids=["samples", "class"])
 def test_a_target_trains_on_its_forgotten_examples_only(target):
     """Only the gradient of the named samples, or of the class, enters the model."""

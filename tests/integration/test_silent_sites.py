@@ -85,4 +85,3 @@ def test_a_recovery_goes_on_without_another_site_that_was_killed(live: LiveFeder
     print(f"recovery: {took:.0f} s")
     assert took < LONGEST_S
     live.wait_until_reached(request, Status.COMPLETED)
-    back(live, 0)

@@ -103,3 +103,21 @@ def test_fifty_requests_at_once_cost_at_most_three_times_one(federation):
         for asked in (one.report(request_id)["request"], certificate["request"]):
             assert (asked["id"], asked["num_samples"]) == (request_id, 1)
             assert {request_id, *asked["served_with"]} == set(filed)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_thousand_requests_are_one_deletion(federation):
+    """All are completed, each with its own report."""
+    one = federation(rounds=1, recovery_max_rounds=1)
+    one.run()
+    examples = [(name, item) for name in "0123" for item in sample_ids(one, name, 250)]
+    for name, item in examples:
+        one.file(Target(Granularity.SAMPLE, name, frozenset({item})))
+    one.run(rounds=1)
+    filed = one.ledger.requests.select()
+    assert len(filed) == len(examples) >= 900
+    assert {request.status for request in filed} == {Status.COMPLETED}
+    assert set(unlearned(one)) == {tuple(request.id for request in filed)}
+    assert all((one.directory / REPORTS / request.id / "report.json").is_file() for request in filed)

@@ -179,7 +179,9 @@ class UnlearningStrategy(Strategy):
         instructions = {client: item for client, item in instructions.items() if client in online}
         if not instructions:
             raise MethodFailed(
-                f"None of the clients that {self.method.info.title} needs is online now.", retryable=True
+                f"None of the clients that {self.method.info.title} needs is online now.",
+                retryable=True,
+                code="no-client-online",
             )
         self._asked = replace(
             self._asked,

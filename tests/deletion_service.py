@@ -13,7 +13,7 @@ from server.service import deletion_pb2 as pb
 from server.service.client import DeletionClient
 from tests.ledgers import live_at
 from unlearning.methods.eligibility import FederationProfile
-from unlearning.requests import DeletionRequest, Granularity, Status, Target
+from unlearning.requests import DeletionRequest, Granularity, Outcome, Status, Target
 from unlearning.runtime.json_codec import to_plain
 
 SERVICE = pb.DESCRIPTOR.services_by_name["DeletionService"]
@@ -52,8 +52,10 @@ class LiveLoop:
         live_at(self._ledger, self._token, self._tick()).set_facts(facts)
 
     def move(self, request_id: str, *path: Status, **changes: Any) -> None:
+        outcome = changes.pop("outcome", Outcome.NOT_SHOWN)
         for status in path:
-            live_at(self._ledger, self._token, self._tick()).move(request_id, status, **changes)
+            more = {"outcome": outcome} if status is Status.COMPLETED else {}
+            live_at(self._ledger, self._token, self._tick()).move(request_id, status, **more, **changes)
 
     def complete(self, request_id: str, reports: Path, files: Mapping[str, bytes]) -> None:
         """Carry a request out, with a report of these files."""

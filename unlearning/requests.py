@@ -57,13 +57,14 @@ class Status(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What was shown of a completed deletion, beside that it was carried out."""
+    """What was shown of a completed deletion, beside that it was carried out; the weakest first."""
 
+    OVER_FORGETTING = "over-forgetting"
     NOT_SHOWN = "not-shown"
     TOO_FEW = "too-few"
-    OVER_FORGETTING = "over-forgetting"
     REDUCED = "reduced"
     INDISTINGUISHABLE = "indistinguishable"
+    RETRAINED = "retrained"
     GUARANTEED = "guaranteed"
 
 

@@ -23,6 +23,8 @@ from pydantic import (
 
 from server.certificate.keys import key_id
 from unlearning.errors import CertificateError
+from unlearning.outcomes import describe, guarantee_of
+from unlearning.requests import Outcome
 
 NAME = "certificate.json"
 VERSION = 1
@@ -144,6 +146,7 @@ class CertifiedPrivacy(_Part):
 class Certificate(_Part):
     """Everything that a certificate states.
 
+    outcome: of `unlearning.requests.Outcome`: what the deletion achieved, beside that it was carried out.
     privacy: of a deletion by addition of vectors.
     scores: mean loss and score of the three sets, `before` and `after`.
     not_measured: texts. key_id: of the signing key, None where unsigned (and then why).
@@ -157,6 +160,9 @@ class Certificate(_Part):
     method: CertifiedMethod
     model: ModelHashes
     ledger: LedgerPlace
+    outcome: Literal[
+        "over-forgetting", "not-shown", "too-few", "reduced", "indistinguishable", "retrained", "guaranteed"
+    ]
     attacks: CertifiedAttacks
     scores: dict[str, Any]
     not_measured: list[str]
@@ -165,6 +171,12 @@ class Certificate(_Part):
     privacy: CertifiedPrivacy | None = None
     key_id: Sha256 | None
     unsigned_because: str
+
+
+def describe_certified(certificate: Certificate) -> str:
+    """Return what may be told of a deletion, by its certificate."""
+    account = None if certificate.privacy is None else certificate.privacy.model_dump()
+    return describe(Outcome(certificate.outcome), certificate.request.num_samples, guarantee_of(account))
 
 
 class Signature(_Part):

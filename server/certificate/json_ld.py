@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from server.certificate.document import CertificateFile
-from unlearning.requests import Status
+from unlearning.outcomes import is_shown
+from unlearning.requests import Outcome, Status
 
 ERASURE = "eu-gdpr:A17"
 STATUSES: Mapping[Status, str] = {
@@ -25,7 +26,7 @@ STATUSES: Mapping[Status, str] = {
     Status.UNLEARNING: "dpv:RequestAccepted",
     Status.RECOVERING: "dpv:RequestAccepted",
     Status.VERIFYING: "dpv:RequestAccepted",
-    Status.COMPLETED: "dpv:RequestFulfilled",
+    Status.COMPLETED: "dpv:RequestFulfilled",  # where its outcome shows something
     Status.FAILED: "dpv:RequestActionDelayed",
     Status.CANCELLED: "dpv:RequestUnfulfilled",
     Status.REFUSED: "dpv:RequestRejected",
@@ -46,13 +47,23 @@ def record(activities: Any, **facts: Any) -> dict[str, Any]:
     return {"@context": context(), "@type": "RightExerciseRecord", **facts, "activity": activities}
 
 
-def activity(status: Status, notice: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return an exercise of the right to erasure, with the notice to the person where there is one."""
-    found = {"@type": "RightExerciseActivity", "right": ERASURE, "status": STATUSES[status]}
+def activity(
+    status: Status, notice: Mapping[str, Any] | None, outcome: Outcome | None = None
+) -> dict[str, Any]:
+    """Return an exercise of the right to erasure, with the notice to the person where there is one.
+
+    outcome: of a completed request. Where nothing was shown, the request was accepted and carried out: that it is
+    fulfilled would say more than is known.
+    """
+    is_fulfilled = status is not Status.COMPLETED or (outcome is not None and is_shown(outcome))
+    said = STATUSES[status] if is_fulfilled else STATUSES[Status.VERIFYING]
+    found = {"@type": "RightExerciseActivity", "right": ERASURE, "status": said}
     return found if notice is None else {**found, "notice": notice}
 
 
 def as_json_ld(file: CertificateFile) -> dict[str, Any]:
     """Return what a certificate says."""
     facts = json.loads(file.signed_bytes)
-    return record(activity(Status.COMPLETED, {"@type": "RightFulfilmentNotice", **facts}))
+    outcome = Outcome(facts["outcome"])
+    kind = "RightFulfilmentNotice" if is_shown(outcome) else "RightExerciseNotice"
+    return record(activity(Status.COMPLETED, {"@type": kind, **facts}, outcome))

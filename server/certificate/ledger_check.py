@@ -120,6 +120,7 @@ def _facts(certificate: Certificate, request: DeletionRequest) -> Iterator[tuple
     asked, there, method = certificate.request, facts_of(request), certificate.method
     for name in sorted((CertifiedRequest.model_fields.keys() & there.keys()) - _LATER):
         yield name, getattr(asked, name), there[name]
+    yield "outcome", certificate.outcome, request.outcome
     yield "method", method.name, request.method
     for name, value in sorted(exact_numbers(dict(request.parameters)).items()):
         yield f"parameter {name}", method.parameters.get(name), value

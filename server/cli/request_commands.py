@@ -16,8 +16,10 @@ from server.service.client import DeletionClient
 from server.service.narrator import GOING_ON, Narrator
 from server.service.statuses import AccessDenied, ServiceUnavailable
 from strategies.command_line import say, show_fields, show_json, show_lines, show_table, wants_json
+from unlearning.advice import advice_for
 from unlearning.errors import InvalidRequest, RequestError
 from unlearning.gdpr import Particulars
+from unlearning.outcomes import describe_request
 from unlearning.requests import DeletionRequest, Granularity, Outcome, Status, Target, parse_sample_ids
 from unlearning.runtime.command_output import is_read
 from unlearning.runtime.durable_files import write_atomically
@@ -118,7 +120,7 @@ def list_requests(
             item.id,
             item.target.describe(),
             item.method,
-            item.status,
+            f"{item.status}, {item.outcome}" if item.outcome else item.status,
             f"{item.created_at:%Y-%m-%d %H:%M}",
             due_cell(item),
             item.reason or item.refusal_reason,
@@ -191,9 +193,10 @@ def _request_lines(request: DeletionRequest) -> Iterator[tuple[str, str]]:
     yield "status", str(request.status)
     if request.reason:
         yield "reason", request.reason
-    if request.status is Status.FAILED:
-        another = "" if request.retryable else " --method NAME"  # the same again would not help
-        yield "retry", f"flower-unlearn retry {request.id}{another}"
+    if request.outcome is not None:
+        yield "outcome", f"{request.outcome}: {describe_request(request)}"
+    if advice := advice_for(request):
+        yield "advice", advice
     yield from deadline_lines(request)
     yield "method", request.method
     yield "parameters", ", ".join(f"{name}={value}" for name, value in request.parameters.items()) or "–"
@@ -248,12 +251,12 @@ def follow(service: DeletionClient, request_id: str, console: Console | None = N
 def _outcome(request: DeletionRequest) -> str:
     head = f"{request.id} is {request.status}"
     if request.status is Status.COMPLETED:
-        return (
-            f"{head}. {request.reason and request.reason + ' '}Its report: flower-unlearn report {request.id}"
+        said = (
+            f"{head}.",
+            request.reason,
+            describe_request(request),
+            f"Its report: flower-unlearn report {request.id}",
         )
-    again = ""
-    if request.status is Status.FAILED:
-        another = "" if request.retryable else " --method NAME"
-        again = f" Try again: flower-unlearn retry {request.id}{another}"
+        return " ".join(filter(None, said))
     reason = request.reason or request.refusal_reason
-    return f"{head}{f': {reason}' if reason else ''}.{again}"
+    return f"{head}{f': {reason}' if reason else ''}. {advice_for(request)}".rstrip()

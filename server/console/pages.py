@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.certificate.document import Certificate, decode
+from server.certificate.document import Certificate, decode, describe_certified
 from server.certificate.file_checks import Check, check_report, check_signature
 from server.certificate.ledger_check import LedgerView, check_ledger
 from server.console.rendering import Console, download
@@ -42,11 +42,12 @@ def certificate_page(console: Console, request: Request) -> Response:
     """Show a certificate and the outcome of checking it."""
     asked = console.find(request.path_params["id"])
     kept = console.report(asked.id)
-    certificate, checks = None, [Check.skip("certificate", "There is none.")]
+    certificate, checks, result = None, [Check.skip("certificate", "There is none.")], ""
     if kept.certificate:
         try:
             file = decode(kept.certificate)
             certificate = file.certificate
+            result = describe_certified(certificate)
             checks = [
                 check_signature(file, console.public_key)
                 if console.public_key is not None
@@ -56,7 +57,9 @@ def certificate_page(console: Console, request: Request) -> Response:
             ]
         except CertificateError as exc:
             checks = [Check.refuse("certificate", str(exc))]
-    return console.render(request, "certificate.html", asked=asked, certificate=certificate, checks=checks)
+    return console.render(
+        request, "certificate.html", asked=asked, certificate=certificate, checks=checks, result=result
+    )
 
 
 def refusals_page(console: Console, request: Request) -> Response:

@@ -24,6 +24,7 @@ from server.ledger import Due, Order, RequestFilter, RequestPage
 from server.service.calls import LedgerCheck
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import parse_day
+from unlearning.outcomes import is_shown
 from unlearning.requests import (
     ANSWERED_STATUSES,
     UNSHOWN_OUTCOMES,
@@ -250,9 +251,9 @@ def _activity(item: DeletionRequest) -> dict[str, Any]:
     notice = None
     if item.status is Status.REFUSED:
         notice = {"@type": "RightNonFulfilmentNotice", "reason": item.refusal_reason}
-    if item.status is Status.COMPLETED:
+    if item.outcome is not None and is_shown(item.outcome):
         notice = {"@type": "RightFulfilmentNotice", "certificate_sha256": row.pop("certificate_sha256", "")}
-    return row | activity(item.status, notice) | {"state": str(item.status)}
+    return row | activity(item.status, notice, item.outcome) | {"state": str(item.status)}
 
 
 def _export(

@@ -22,8 +22,10 @@ from server.report import words
 from server.service.access import Caller, may_cancel
 from server.service.narrator import GOING_ON, MEANINGS
 from server.service.statuses import AccessDenied
+from unlearning.advice import advice_for
 from unlearning.errors import IllegalMove, InvalidRequest, RequestError, RequestNotFound
 from unlearning.gdpr import MAX_EXTENSION_DAYS, Amendment, one_month_after, today
+from unlearning.outcomes import describe_request
 from unlearning.requests import HOLDABLE_STATUSES, LEGAL_MOVES, DeletionRequest, Status
 
 CONFIRMED, CHOSEN = "confirmed", "chosen"
@@ -178,6 +180,7 @@ def request_page(
         figure=figure,
         headline=headline,
         verdict=verdict,
+        advice=advice_for(asked),
         reasons=reasons,
         actions={
             name: action
@@ -262,7 +265,7 @@ def _outcome(console: Console, asked: DeletionRequest) -> tuple[list[tuple[str, 
     except IllegalMove as exc:
         return [], str(exc), []
     attacks = report["attacks"]
-    return words.headline(report), words.describe_finding(attacks["verdict"]), attacks["reasons"]
+    return words.headline(report), describe_request(asked), attacks["reasons"]
 
 
 def _extensions(asked: DeletionRequest) -> list[tuple[int, str]]:

@@ -8,7 +8,6 @@ from unlearning.requests import DeletionRequest, Outcome, Status
 OUTCOME_WORDS: Mapping[Outcome, str] = {outcome: str(outcome).replace("-", " ") for outcome in Outcome} | {
     Outcome.TOO_FEW: "too few records to show",
     Outcome.OVER_FORGETTING: "went too far",
-    Outcome.INDISTINGUISHABLE: "indistinguishable from retraining",
 }
 """What a list says beside `carried out`."""
 _UNDER_WAY = (

@@ -23,13 +23,14 @@ from server.certificate.document import (
     encode,
 )
 from server.certificate.keys import key_id, signer
-from server.deletion.privacy_account import FINDING, result_of
+from server.deletion.privacy_account import result_of
 from server.federation.context import FederationContext
 from server.federation.state import ActiveDeletion, Move
 from server.ledger import Event, Ledger
 from server.report import write_report
 from server.report.report_data import ReportData
 from server.state_directory.files import REPORTS
+from unlearning.outcomes import PRIVACY_ACCOUNT
 from unlearning.pseudonyms import commitment
 from unlearning.requests import Status, hash_of_ids
 from unlearning.runtime.durable_files import write_atomically
@@ -54,6 +55,7 @@ def complete(context: FederationContext, deletion: ActiveDeletion, report: Repor
         request_id=request_id,
         to=Status.COMPLETED,
         detail=certificate,
+        outcome=report.outcome(),
         result={
             "report": str(Path(REPORTS) / request_id / "report.html"),
             **certificate,
@@ -130,6 +132,7 @@ def _certificate(
             frozen=report.model_hash_frozen or None,
         ),
         ledger=_place(ledger, event),
+        outcome=facts["outcome"],
         attacks=CertifiedAttacks(**facts["attacks"]),
         scores={"before": _scores(report.first("before")), "after": _scores(report.final())},
         not_measured=[*report.not_measured, *_gaps(report)],
@@ -161,7 +164,7 @@ def _commitment(ledger: Ledger, request_id: str) -> str | None:
 
 def _privacy(report: ReportData) -> CertifiedPrivacy | None:
     """Return the account of the deletion, where it has one."""
-    account = report.unlearning.findings.get(FINDING)
+    account = report.unlearning.findings.get(PRIVACY_ACCOUNT)
     if account is None:
         return None
     return CertifiedPrivacy(**{name: account[name] for name in CertifiedPrivacy.model_fields})

@@ -116,7 +116,9 @@ def _check_final(done: Exchange, strategy: UnlearningStrategy) -> None:
         if failure.is_final and strategy.concerns(client)
     }
     if final:
-        raise MethodFailed(f"A client cannot do its part: {_list_reasons(final)}.", retryable=False)
+        raise MethodFailed(
+            f"A client cannot do its part: {_list_reasons(final)}.", retryable=False, code="client-cannot"
+        )
 
 
 @contextmanager
@@ -129,7 +131,8 @@ def _explain_failure(done: Exchange, strategy: UnlearningStrategy) -> Iterator[N
         reasons |= strategy.outcome.refused
         if not reasons:
             raise
-        raise MethodFailed(f"{exc} Not usable: {_list_reasons(reasons)}.", retryable=exc.retryable) from exc
+        text = f"{exc} Not usable: {_list_reasons(reasons)}."
+        raise MethodFailed(text, retryable=exc.retryable, code=exc.code) from exc
 
 
 def _list_reasons(reasons: Mapping[str, str]) -> str:

@@ -32,13 +32,11 @@ from server.state_directory.files import UNDONE_FILE
 from unlearning.certified.privacy_accountant import Account, AccountedRelease
 from unlearning.methods.method import Method, SensitivityBound, UnlearningState
 from unlearning.methods.registry import method_named
+from unlearning.outcomes import PRIVACY_ACCOUNT
 from unlearning.parameters import content_hash
 from unlearning.requests import Granularity, Target
 from unlearning.runtime.json_codec import to_plain
 from unlearning.training import initial_parameters
-
-FINDING = "privacy account"
-"""The finding of the report, and the key in a request's result, that hold the account."""
 
 _USUAL_DELTA = 1e-5  # at which a deletion without noise or budget is spoken of
 _UNDONE = f"A restore has undone deletions ({UNDONE_FILE}); releases that went with them are not known here any more."
@@ -91,12 +89,12 @@ def account_for(
         epsilon=None if budgeted is None else budgeted[1].epsilon,
     )
     note = Note(request_id=release.name, kind=RELEASED, detail=to_plain(release))
-    return {**findings, FINDING: account.values(), RELEASE: to_plain(release)}, note
+    return {**findings, PRIVACY_ACCOUNT: account.values(), RELEASE: to_plain(release)}, note
 
 
 def result_of(deletion: ActiveDeletion) -> dict[str, Any]:
     """Return what the ledger keeps of the account with the request's result."""
-    return {name: deletion.findings[name] for name in (FINDING, RELEASE) if name in deletion.findings}
+    return {name: deletion.findings[name] for name in (PRIVACY_ACCOUNT, RELEASE) if name in deletion.findings}
 
 
 def drop_release(findings: Mapping[str, Any]) -> dict[str, Any]:

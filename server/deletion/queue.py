@@ -9,9 +9,11 @@ from server.requests.admission import check_admissible
 from server.requests.privacy_budget import may_serve_together
 from server.requests.recommending import waits_for
 from strategies.settings.run_config import RunSettings
+from unlearning.advice import CODE
 from unlearning.errors import RequestError
 from unlearning.methods.method import Method
 from unlearning.methods.registry import method_named
+from unlearning.outcomes import weakest
 from unlearning.requests import DeletionRequest, Exclusions, KnownSamples, Status, Target
 
 AskSites = Callable[[Mapping[str, frozenset[str]]], Mapping[str, KnownSamples]]
@@ -34,7 +36,7 @@ def to_schedule(
     ]
     known = ask_sites(_samples_of(target for _, target in waiting if not forgotten.cover(target)))
     for request, target in waiting:
-        to, reason = Status.SCHEDULED, ""
+        to, reason, result = Status.SCHEDULED, "", None
         if forgotten.cover(target):
             yield _answered(ledger, request)
             continue
@@ -44,12 +46,12 @@ def to_schedule(
         try:
             check_admissible(ledger, target, method=request.method, parameters=request.parameters)
         except RequestError as exc:
-            to, reason = Status.FAILED, str(exc)
+            to, reason, result = Status.FAILED, str(exc), {CODE: exc.code}
         if request.status is Status.AWAITING and to is Status.SCHEDULED:
             undecided[request.id] = forgotten
         else:
             undecided.pop(request.id, None)
-            yield Move(request_id=request.id, to=to, reason=reason)
+            yield Move(request_id=request.id, to=to, reason=reason, result=result)
 
 
 def _samples_of(targets: Iterable[Target]) -> dict[str, frozenset[str]]:
@@ -74,7 +76,7 @@ def _decided_by(
             f"`flower-unlearn plan --client {client} --samples FILE` names them: correct the file, and file it again. "
             "No method can forget what the site does not have."
         )
-        return Move(request_id=request.id, to=Status.FAILED, reason=reason)
+        return Move(request_id=request.id, to=Status.FAILED, reason=reason, result={CODE: "unknown-samples"})
     gone = known.only(target.sample_ids).forgotten
     classes = [label for label in gone.values() if label is not None]
     if len(gone) == len(target.sample_ids) and ledger.answers(target, classes):
@@ -94,6 +96,7 @@ def _answered(ledger: Ledger, request: DeletionRequest, classes: Iterable[int] =
         to=Status.COMPLETED,
         reason=f"Already forgotten: {request.target.describe()}, by {' and '.join(by)}.",
         result={"answered_by": by},
+        outcome=weakest(ledger.requests.get(one).outcome for one in by),
     )
 
 

@@ -26,6 +26,7 @@ from server.report.report_data import (
     UnlearningPhase,
 )
 from strategies.settings.run_config import RunSettings
+from unlearning.outcomes import PRIVACY_ACCOUNT, guarantee_of
 from unlearning.parameters import content_hash
 from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.tasks.task import Task
@@ -81,6 +82,8 @@ def report_of(opened: OpenDeletion, state: FederationState, request_id: str) -> 
             context.settings.recovery_max_rounds,
         ),
         exclusions_note=_exclusions_note(request.target),
+        is_exact=opened.method.info.is_exact,
+        guarantee=guarantee_of(deletion.findings.get(PRIVACY_ACCOUNT)),
         not_measured=(*NOT_MEASURED, *_not_switched_on(context.settings)),
         software={name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
         seeds={"run": context.settings.seed},

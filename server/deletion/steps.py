@@ -36,6 +36,7 @@ from server.federation.presence import with_left_out
 from server.federation.state import ActiveDeletion, FederationState, Move, Phase, RoundDone, Step
 from server.ledger import SITE
 from strategies.sessions.session_grid import SessionGrid
+from unlearning.advice import CODE
 from unlearning.errors import MethodFailed, ModelRefused, RequestError, SessionError
 from unlearning.parameters import content_hash
 from unlearning.requests import DeletionRequest, Status
@@ -95,9 +96,9 @@ def unlearn(context: FederationContext, state: FederationState) -> Iterator[Step
     except (MethodFailed, ModelRefused) as exc:
         failure = exc
     except SessionError as exc:
-        failure = MethodFailed(str(exc), retryable=True)
+        failure = MethodFailed(str(exc), retryable=True, code="session")
     except RequestError as exc:  # the method, or what it takes, changed after the request was admitted
-        failure = MethodFailed(str(exc), retryable=False)
+        failure = MethodFailed(str(exc), retryable=False, code=exc.code)
     yield abandon(context, state, failure)
 
 
@@ -231,7 +232,13 @@ def abandon(context: FederationContext, state: FederationState, failure: MethodF
     return Step(
         state=_go_back(state),
         moves=tuple(
-            Move(request_id=request_id, to=status, reason=reason, retryable=retryable)
+            Move(
+                request_id=request_id,
+                to=status,
+                reason=reason,
+                retryable=retryable,
+                result={CODE: failure.code} if status is Status.FAILED else None,
+            )
             for request_id in deletion.request_ids
         ),
         ledger_first=True,
@@ -263,6 +270,7 @@ def finish_abandoning(context: FederationContext, state: FederationState) -> Ste
                 to=Status.SCHEDULED if goes_back else Status.FAILED,
                 reason=moved[0].reason if failed is None else failed.reason,
                 retryable=failed.retryable if failed is not None else not goes_back,
+                result=None if failed is None else failed.result,
             )
             for request in requests
             if request.status in under_way

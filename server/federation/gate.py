@@ -44,13 +44,15 @@ def check_unlearned(task: Task, parameters: Vector, before: Vector) -> None:
     if bad:
         raise ModelRefused(
             f"The method gave a model of which {bad:,} of {parameters.size:,} values are not finite. The model is as "
-            "it was. File a request with other parameters or another method."
+            "it was.",
+            code="not-finite",
         )
     try:
         check_variances(task, parameters)
     except UpdateRefused as exc:
         raise ModelRefused(
-            f"The method gave a model that cannot be used: {exc} The model is as it was."
+            f"The method gave a model that cannot be used: {exc} The model is as it was.",
+            code="unusable-model",
         ) from exc
     norm, norm_before = (
         float(np.linalg.norm(without_buffers(task, vector).astype(np.float64)))
@@ -58,9 +60,9 @@ def check_unlearned(task: Task, parameters: Vector, before: Vector) -> None:
     )
     if norm_before > 0 and norm > LARGEST_GROWTH * norm_before:
         raise ModelRefused(
-            f"The method gave a model of norm {norm:.4g}, before it was {norm_before:.4g}; over {LARGEST_GROWTH:g} "
-            "times is no step of unlearning. The model is as it was. File a request with other parameters or another "
-            "method."
+            "This attempt would have ruined the model, so it was thrown away. Nothing has changed. (Norm "
+            f"{norm:.4g}, before {norm_before:.4g}; at most {LARGEST_GROWTH:g} times is allowed.)",
+            code="norm-exploded",
         )
 
 
@@ -98,7 +100,7 @@ def judge(deletion: ActiveDeletion, *, max_score_loss: float, score_name: str) -
     rule = (
         f"{deletion.accepted_by} accepted up to {allowed:g}"
         if deletion.accepted_loss
-        else f"max-score-loss allows {allowed:g}"
+        else f"up to {allowed:g} are allowed (max-score-loss)"
     )
     if not allowed:
         return Judgement(True, "the score was not judged: max-score-loss is 0")
@@ -111,17 +113,20 @@ def judge(deletion: ActiveDeletion, *, max_score_loss: float, score_name: str) -
     before, after = _paired_medians(deletion.scores_before, deletion.scores)
     lost = 100 * (before - after)
     where = "the test set" if TEST_SET in deletion.scores_before else "what the clients retain"
-    text = f"{score_name} on {where} {before:.4f} before, {after:.4f} after recovery: {lost:.1f} points lost, {rule}"
+    text = (
+        f"quality was checked: {lost:.1f} points lost, {rule}; {score_name} on {where} {before:.4f} before, "
+        f"{after:.4f} after recovery"
+    )
     return Judgement(lost <= allowed, text, lost)
 
 
 def refusal(request_id: str, verdict: Judgement) -> ModelRefused:
-    """Return what is said where the gate holds a deletion's model."""
+    """Return what is said where the gate rejects a deletion's model."""
     points = min(100, math.ceil(verdict.lost or 0))
     return ModelRefused(
         f"The unlearned model was not committed: {verdict.text}. The model is as it was before the deletion, and "
-        "nothing is forgotten. File a request with another method or other parameters, or accept the loss: "
-        f"flower-unlearn retry {request_id} --accept-score-loss {points}"
+        f"nothing is forgotten. To accept the loss: flower-unlearn retry {request_id} --accept-score-loss {points}",
+        code="score-lost",
     )
 
 

@@ -36,6 +36,7 @@ from unlearning.requests import (
     ANSWERED_STATUSES,
     OPEN_STATUSES,
     DeletionRequest,
+    Granularity,
     Outcome,
     Status,
     Target,
@@ -169,6 +170,20 @@ class Requests:
             accepted_by=actor if loss else "",
             attempts_before=detail.get(ATTEMPTS_BEFORE, 0),
         )
+
+    def outcomes(self, granularity: Granularity) -> dict[tuple[str, Outcome], int]:
+        """Return how many deletions of a granularity ended how, by method; those that others answer do not count."""
+        table = _requests.c
+        kinds = {
+            Granularity.CLASS: table.client_id.is_(None),
+            Granularity.SAMPLE: table.num_samples > 0,
+            Granularity.CLIENT: table.client_id.is_not(None) & (table.num_samples == 0),
+        }
+        query = sa.select(table.method, table.outcome, sa.func.count().label("num"))
+        query = query.where(table.outcome.is_not(None), table.attempts > 0, kinds[granularity])
+        with self.database.reading() as connection:
+            rows = connection.execute(query.group_by(table.method, table.outcome))
+            return {(row.method, Outcome(row.outcome)): row.num for row in rows}
 
     def text_commitment(self, request_id: str, kind: Kind) -> str | None:
         """Return the salted hash of a request's newest text of this kind; None where there never was one."""

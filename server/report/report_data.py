@@ -11,11 +11,12 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from unlearning.requests import DeletionRequest, facts_of
+from unlearning.outcomes import Guarantee
+from unlearning.requests import DeletionRequest, Outcome, facts_of
 from unlearning.runtime.json_codec import to_plain
 from unlearning.runtime.peak_memory import PeakMemory
 from unlearning.verification.measurement import Measurement, Stage
-from unlearning.verification.verdict import Verdict, verdict
+from unlearning.verification.verdict import Verdict, outcome_of, verdict
 
 SCHEMA_VERSION = 1
 
@@ -131,6 +132,8 @@ class ReportData:
     model_hash_*: SHA-256 of the model before, after the unlearning rounds, and after recovery; of its frozen part,
         which does not travel and is in none of the others, empty where nothing is frozen.
     measuring: what the measurements of this report cost.
+    is_exact: whether the model after unlearning was trained without the forgotten data.
+    guarantee: what is proven of the released model.
     not_measured: what this report cannot say and why, beside what each measurement names itself.
     """
 
@@ -145,6 +148,8 @@ class ReportData:
     measuring: ExchangeCost | None = None
     formulas: tuple[FormulaCost, ...] = ()
     measurements: tuple[Measurement, ...] = ()
+    is_exact: bool = False
+    guarantee: Guarantee | None = None
     events: tuple[ReportEvent, ...] = ()
     stop_rule: str = ""
     exclusions_note: str = ""
@@ -163,7 +168,12 @@ class ReportData:
             "before": to_plain(before)["figures"] if before is not None else {},
             "after": to_plain(after)["figures"] if after is not None else {},
         }
-        whole = {"schema_version": SCHEMA_VERSION, "attacks": attacks, **to_plain(self)}
+        whole = {
+            "schema_version": SCHEMA_VERSION,
+            "outcome": str(self.outcome()),
+            "attacks": attacks,
+            **to_plain(self),
+        }
         plain: dict[str, Any] = json.loads(to_json(whole, inf_nan_mode="null"))
         return plain
 
@@ -171,6 +181,12 @@ class ReportData:
         """Return what the attacks show; a live federation has no retrained model to compare with."""
         before, after = self.first("before"), self.final()
         return verdict(before.figures if before else None, after.figures if after else None)
+
+    def outcome(self) -> Outcome:
+        """Return what the deletion achieved."""
+        return outcome_of(
+            self.verdict().finding, is_exact=self.is_exact, is_guaranteed=self.guarantee is not None
+        )
 
     def final(self) -> Measurement | None:
         """Return the measurement of the model that the deletion left behind."""

@@ -11,36 +11,19 @@ from typing import Any
 
 from server.report.report_data import ReportData
 from unlearning.gdpr import Ground
+from unlearning.outcomes import describe
 from unlearning.verification.discrimination import Estimate
 from unlearning.verification.measurement import CONFIDENCE_POWER, Measurement, SetName
 from unlearning.verification.optional_attacks import LEARNT_MIA_U
 from unlearning.verification.standard_attacks import CONFIDENCE, MIA_U, YEOM
 from unlearning.verification.thresholds import CONFIDENCE_THRESHOLD, CORRECTNESS, ENTROPY, MODIFIED_ENTROPY
-from unlearning.verification.verdict import Finding
 
 MISSING = "not measured"
 NO_FIGURE = "–"
 WEAK_ATTACK = 0.55  # balanced accuracy below which an attack is hardly better than a coin (0.5)
 WIDE = 0.1  # of a share's 95 % interval, from which on the report says how little the share shows
 
-ATTACK_NAMES = {YEOM: "loss attack (Yeom)", CONFIDENCE: "confidence attack"}
-FINDINGS: Mapping[str, str] = {
-    Finding.INDISTINGUISHABLE: "By these tests the model cannot be told from one retrained without the records.",
-    Finding.REDUCED: (
-        "At least one of the tests used here recognises the records less than before, and none does more. This does "
-        "not show that the model has lost them."
-    ),
-    Finding.OVER_FORGETTING: (
-        "By at least one test the model knows the records worse than records that it has never seen, so they stand "
-        "out: the deletion went too far. Do not tell the person that the model has lost them."
-    ),
-    Finding.TOO_FEW: "There are too few records to say whether the model knows less about them than before.",
-    Finding.NOT_SHOWN: (
-        "We could not show that the model knows less about the records than before. They take part in no further "
-        "training. Do not tell the person that the model has lost them."
-    ),
-}
-"""What may be said of a deletion with each verdict; never that data are forgotten."""
+ATTACK_NAMES = {YEOM: "Test 1 (loss attack)", CONFIDENCE: "Test 2 (confidence attack)"}
 SHARES = {
     YEOM: "Loss attack (Yeom): forgotten records recognised",
     CONFIDENCE: "Confidence attack: forgotten records recognised",
@@ -136,9 +119,11 @@ def headline(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     figures = {
         f"{score} on test data": ("test", "score"),
         f"{score} on the forgotten data": ("forgotten", "score"),
-        "forgotten records that the loss attack recognises": ("attacks", YEOM),
-        "forgotten records that the confidence attack recognises": ("attacks", CONFIDENCE),
+        "forgotten records that test 1, the loss attack, recognises": ("attacks", YEOM),
+        "forgotten records that test 2, the confidence attack, recognises": ("attacks", CONFIDENCE),
     }
+    if _is_guessing((after.get("attacks") or {}).get(CONFIDENCE_POWER)):
+        figures.popitem()  # a test that says nothing is no large figure
     found = []
     for label, (part, name) in figures.items():
         then, now = ((item.get(part) or {}).get(name) for item in (before, after))
@@ -146,9 +131,9 @@ def headline(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return found
 
 
-def describe_finding(finding: str) -> str:
-    """Say what may be told of a deletion with this verdict, before any figure."""
-    return FINDINGS.get(finding, finding)
+def describe_outcome(data: ReportData) -> str:
+    """Say what may be told of the deletion, before any figure."""
+    return describe(data.outcome(), data.request.num_samples, data.guarantee)
 
 
 def describe_request(data: ReportData) -> str:
@@ -203,7 +188,6 @@ def describe_measurements(data: ReportData) -> Iterator[str]:
     if after is None:
         yield "The model was not measured after unlearning, so nothing is known of the effect."
         return
-    yield describe_finding(data.verdict().finding)
     score = data.federation.score_name
     sets: dict[SetName, str] = {"test": "test data", "forgotten": "the forgotten data"}
     for name, called in sets.items():
@@ -216,21 +200,38 @@ def describe_measurements(data: ReportData) -> Iterator[str]:
 def _share_sentences(attack: str, before: Measurement | None, after: Measurement) -> Iterator[str]:
     now, name = after.attacks.get(attack), ATTACK_NAMES[attack]
     if now is None:
-        yield f"The {name} could not be run on the final model."
+        yield f"{name} could not be run on the final model."
         return
-    earlier = before.attacks.get(attack) if before is not None else None
-    yield f"The {name} recognises {share(now)} of the forgotten records as training data{_earlier(earlier)}."
+    power = after.attacks.get(CONFIDENCE_POWER) if attack == CONFIDENCE else None
+    if power is not None and _is_guessing(power):
+        yield f"{name} is a coin toss here (right in {round(100 * power)} of 100 cases). Ignore its result."
+        return
     figure = after.figures.get(attack)
+    num_records = 0 if figure is None else figure.num_forgotten
+    recognised = _part_of(now, num_records)
+    earlier = before.attacks.get(attack) if before is not None else None
+    then = "" if earlier is None else _part_of(earlier, num_records)
+    tail = f", {then} before" if then and then != recognised else ", as it did before" if then else ""
+    still = "still " if then == recognised else ""
+    yield f"{name} {still}recognises {recognised} of the forgotten records as training data{tail}."
     if figure is not None and figure.called is not None and figure.called.high - figure.called.low > WIDE:
         low, high = (f"{100 * end:.0f}" for end in (figure.called.low, figure.called.high))
         yield (
             f"With so few records ({figure.num_forgotten:,}) the true share may lie between {low} and "
             f"{high}\u202f%."
         )
-    power = after.attacks.get(CONFIDENCE_POWER) if attack == CONFIDENCE else None
     if power is not None:
-        weak = ", hardly better than guessing: ignore its result" if power < WEAK_ATTACK else ""
-        yield f"Where the truth is known, the {name} is right in {round(100 * power)} of 100 cases{weak}."
+        yield f"Where the truth is known, {name} is right in {round(100 * power)} of 100 cases."
+
+
+def _is_guessing(power: float | None) -> bool:
+    return power is not None and power < WEAK_ATTACK
+
+
+def _part_of(value: float, whole: int) -> str:
+    """Return `5 of 5` where a share is that of so many records, else `12.4 %`."""
+    number_ = round(value * whole)
+    return f"{number_:,} of {whole:,}" if whole and abs(value * whole - number_) < 1e-6 else share(value)
 
 
 def _earlier(value: float | None) -> str:

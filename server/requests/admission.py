@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from server.ledger import APPROVAL, FEDERATION, UNBOUNDED, Allowance, Ledger, NewRequest
 from server.requests.privacy_budget import check_budget
-from server.requests.recommending import recommend, safest_first, waits_for
+from server.requests.recommending import recommend, safest_first, shown_here, waits_for
 from unlearning.errors import InvalidRequest, RequestError, UnknownClient
 from unlearning.gdpr import check_reason
 from unlearning.methods.eligibility import FederationProfile, check_eligible
@@ -168,7 +168,7 @@ def _with_method(
         federation_of(ledger),
         is_admissible=is_admissible,
         absent_for=lambda name: waits_for(method_named(name), target, online),
-        here={},
+        here=shown_here(ledger, target.granularity),
     )
     if not advised.method:
         check_admissible(ledger, target, method=safest_first()[0], parameters={})  # says what is in the way

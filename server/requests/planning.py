@@ -13,7 +13,7 @@ from typing import Any
 from server.ledger import Ledger, RoundRecord
 from server.requests.admission import check_admissible, federation_of
 from server.requests.plan_data import Measured, Plan, PlannedMethod, SampleCheck
-from server.requests.recommending import compared, recommend, waits_for
+from server.requests.recommending import compared, recommend, shown_here, waits_for
 from unlearning.errors import RequestError, UnknownClient
 from unlearning.methods.costs import CostSymbols, recovery_cost
 from unlearning.methods.eligibility import FederationProfile
@@ -59,7 +59,7 @@ def plan(ledger: Ledger, target: Target, *, now: datetime) -> Plan:
         federation,
         is_admissible=lambda name: not by_name[name].refusal,
         absent_for=lambda name: by_name[name].waits_for,
-        here={},
+        here=shown_here(ledger, target.granularity),
     )
     return Plan(
         target=target.describe(),

@@ -82,7 +82,7 @@ def check_budget(ledger: Ledger, target: Target, method: Method, parameters: Map
             budget, [from_plain(AccountedRelease, one, exactly=True) for one in fact["releases"]], release
         )
     except MethodFailed as exc:
-        raise UnsupportedRequest(str(exc)) from exc
+        raise UnsupportedRequest(str(exc), code=exc.code) from exc
 
 
 def refuse_if_spent(
@@ -101,6 +101,7 @@ def refuse_if_spent(
             f"{' '.join(release.unmet)} Choose retrain; or give a measured sensitivity in prepare and restart the run. "
             "A proven one needs feature_norm from the first round on.",
             retryable=False,
+            code="noise-uncounted",
         )
     account = Account(releases=(*earlier, release), delta=budget.delta, epsilon=budget.epsilon)
     if account.is_within_budget:
@@ -117,4 +118,5 @@ def refuse_if_spent(
         f"{budget.delta:g}: {used} (sensitivity {release.sensitivity.value:.4g}, noise {release.sigma:.4g}). "
         f"{_WHAT_TO_DO}",
         retryable=False,
+        code="budget-spent",
     )

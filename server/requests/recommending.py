@@ -17,11 +17,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from server.ledger import Ledger
 from server.requests.plan_data import Comparison, Figures, PublishedDistance, known
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.methods.method import Method, Need
 from unlearning.methods.registry import METHODS
-from unlearning.requests import Granularity, Target
+from unlearning.outcomes import is_shown
+from unlearning.requests import Granularity, Outcome, Target
 
 NEAR_FACTOR = 10
 ENOUGH_HERE = 3
@@ -90,6 +92,19 @@ def safest_first() -> list[str]:
         return not info.moves_model, not info.is_exact, info.preparation is not None
 
     return sorted(METHODS, key=rank)
+
+
+def shown_here(ledger: Ledger, granularity: Granularity) -> dict[str, Shown]:
+    """Return by method in how many of this federation's deletions of a granularity tests showed an effect.
+
+    Those of too few records say nothing of a method, and those whose result needs no test neither.
+    """
+    found: dict[str, Shown] = {}
+    for (method, outcome), count in ledger.requests.outcomes(granularity).items():
+        if outcome not in (Outcome.TOO_FEW, Outcome.RETRAINED, Outcome.GUARANTEED):
+            one = found.get(method, Shown(0, 0))
+            found[method] = Shown(one.shown + count * is_shown(outcome), one.of + count)
+    return found
 
 
 def near(granularity: Granularity, federation: FederationProfile) -> list[list[Comparison]]:

@@ -40,8 +40,10 @@ from pydantic import (
 from server.ledger import NewRequest
 from server.service.access import Caller
 from server.service.statuses import AccessDenied
+from unlearning.advice import advice_for
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import Ground, Particulars
+from unlearning.outcomes import describe_request
 from unlearning.requests import DeletionRequest, Granularity, Outcome, Status, Target
 
 API_VERSION = "2.0"
@@ -243,6 +245,7 @@ class OwnState(Answer):
     status: Status
     outcome: Outcome | None = Field(None, description="What was shown of the deletion, once it is completed.")
     reason: str = Field(description="Why it failed.")
+    advice: str = Field("", description="What may be told of its outcome; what to do where it failed.")
     refusal_reason: str
     retryable: bool
     approvals_needed: int = Field(description="How many people must accept it before it begins.")
@@ -285,13 +288,14 @@ class RequestState(Answer):
     def of(cls, request: DeletionRequest, name: str, **more: Any) -> Self:
         """Return the document about a request. name: its id for the reader. more: the fields of its kind alone."""
         is_completed = request.status is Status.COMPLETED
+        advice = describe_request(request) or advice_for(request)
         return cls(
             controller_id=request.submitted_by,
             expected_completion_time=datetime.combine(request.due_on, time(23, 59, 59), UTC),
             subject_request_id=name,
             request_status=request_status(request),
             results_url=f"/requests/{name}/certificate" if is_completed else None,
-            extensions=OwnPart(own=OwnState.model_validate(request)),
+            extensions=OwnPart(own=OwnState.model_validate(request).model_copy(update={"advice": advice})),
             **more,
         )
 

@@ -12,6 +12,7 @@ from strategies.messages import UNLEARN, arrays_content, failure_values, reply_c
 from tests.acceptance.test_hostile_clients import Hostile
 from tests.federation import SMALL, InProcessFederation, client
 from tests.hostile import HONEST, Forge, but_for, with_json, with_metrics
+from unlearning.advice import CODE, advice_for
 from unlearning.errors import FlowerUnlearningError
 from unlearning.methods.method import Reply
 from unlearning.methods.registry import METHODS
@@ -40,6 +41,8 @@ def failed(federation, method: str, forge: Forge = HONEST, **settings) -> str:
     one.run(rounds=2)
     done = one.ledger.requests.get(request.id)
     assert done.status is Status.FAILED
+    assert advice_for(done)
+    assert CODE in done.result
     *_, last = one.ledger.events.all(request.id)
     assert (last.to_status, last.detail["reason"]) == (Status.FAILED, done.reason)
     return done.reason

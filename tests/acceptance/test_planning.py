@@ -21,6 +21,7 @@ from unlearning.errors import UnknownClient
 from unlearning.methods.registry import METHODS
 from unlearning.requests import Granularity, Target
 from unlearning.runtime.json_codec import from_plain
+from unlearning.verification.verdict import Finding, outcome_of
 
 MODEL = 650 * 4
 """Its bytes: digits, logistic regression, 4 bytes each."""
@@ -170,6 +171,20 @@ def test_what_a_deletion_took_is_in_the_next_plan(trained: InProcessFederation, 
     assert past.deletions == 1
     assert past.bytes >= 2 * MODEL
     assert past.recovery_rounds == request.result["recovery_rounds"]
+
+
+def test_a_completed_request_has_one_outcome_in_ledger_report_and_certificate(
+    trained: InProcessFederation,
+) -> None:
+    """That of the report's verdict: PUF proves nothing, and is not training without the data."""
+    request, *_ = trained.ledger.requests.select()
+    folder = trained.directory / "reports" / request.id
+    report = json.loads((folder / "report.json").read_text())
+    certified = json.loads((folder / "certificate.json").read_text())["certificate"]
+    assert request.outcome is not None
+    assert report["outcome"] == certified["outcome"] == request.outcome
+    finding = Finding(report["attacks"]["verdict"])
+    assert outcome_of(finding, is_exact=False, is_guaranteed=False) is request.outcome
 
 
 def test_with_shards_a_client_concerns_its_own_and_a_class_all_of_them(federation) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
+from unlearning.requests import Outcome
 from unlearning.verification.attack_result import MOST_EXAMPLES, AttackFigure
 from unlearning.verification.auc_interval import narrowest_interval
 from unlearning.verification.discrimination import CONFIDENCE_LEVEL, Estimate
@@ -35,6 +36,25 @@ class Finding(StrEnum):
     OVER_FORGETTING = "over-forgetting"
     TOO_FEW = "too few to say"
     NOT_SHOWN = "not shown"
+
+
+_OUTCOMES: Mapping[Finding, Outcome] = {
+    Finding.INDISTINGUISHABLE: Outcome.INDISTINGUISHABLE,
+    Finding.REDUCED: Outcome.REDUCED,
+    Finding.OVER_FORGETTING: Outcome.OVER_FORGETTING,
+    Finding.TOO_FEW: Outcome.TOO_FEW,
+    Finding.NOT_SHOWN: Outcome.NOT_SHOWN,
+}
+
+
+def outcome_of(finding: Finding, *, is_exact: bool, is_guaranteed: bool) -> Outcome:
+    """Return a deletion's outcome: what is proven of it, else what its method is, else what the attacks say.
+
+    is_exact: whether the model was trained without the data. is_guaranteed: whether an (ε, δ) is proven.
+    """
+    if is_guaranteed:
+        return Outcome.GUARANTEED
+    return Outcome.RETRAINED if is_exact else _OUTCOMES[finding]
 
 
 @dataclass(frozen=True, slots=True)

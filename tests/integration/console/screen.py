@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from PIL import Image
 from selenium import webdriver
 from selenium.common import exceptions
+from selenium.webdriver.support.select import Select
 from selenium.webdriver.support.wait import WebDriverWait
 
 from strategies.tls_files import TlsFiles
@@ -99,6 +100,10 @@ class Screen:
             button.click()
 
         self.until(act)
+
+    def select(self, name: str, value: str) -> None:
+        """Choose from a list."""
+        self.until(lambda: Select(self.driver.find_element("id", name)).select_by_value(value))
 
     def choose(self, value: str) -> None:
         """Choose the radio button of this value."""

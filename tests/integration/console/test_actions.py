@@ -10,12 +10,14 @@ import pytest
 from starlette.datastructures import FormData
 
 from server.console.request_page import ACTIONS, FIELDS, call_of
+from server.ledger import APPROVAL
 from server.service.calls import CALLS, VERBS
-from tests.deletion_service import submit
+from tests.certificates import Authority
+from tests.deletion_service import FORGETTING, submit
 from tests.integration.console.conftest import Browser, Desk, errors
-from tests.ledgers import NOW
+from tests.ledgers import NOW, live_at
 from unlearning.gdpr import Ground, Particulars, one_month_after, today
-from unlearning.requests import Status
+from unlearning.requests import Outcome, Status
 
 
 def test_the_list_says_how_many_days_are_left_and_what_is_overdue(desk: Desk, browser: Browser) -> None:
@@ -205,3 +207,64 @@ def test_several_requests_are_held_at_once_after_one_confirmation(desk: Desk, br
     assert [item.id for item in desk.ledger.requests.select() if item.is_held] == [one.id, two.id]
     assert browser.post("/bulk/hold").status_code == 422
     assert browser.post("/bulk/redact", chosen=one.id).status_code == 400
+
+
+def test_an_officer_accepts_several_that_await_a_decision(desk: Desk, browser: Browser) -> None:
+    """They are first on the work list; one confirmation says what it begins, and both are accepted."""
+    live_at(desk.ledger, desk.loop._token).set_facts({APPROVAL: 1})
+    operator = desk.calling()
+    chosen = [submit(operator, idempotency_key=key).id for key in "ab"]
+    assert "Awaiting a decision (2)" in browser.page("/requests")
+    asked = browser.post("/bulk/accept", chosen=chosen)
+    assert "cannot be taken back" in asked.text
+    browser.follow(browser.post("/bulk/accept", chosen=chosen, confirmed="yes"))
+    assert [desk.ledger.requests.get(item).status for item in chosen] == [Status.ACCEPTED] * 2
+    assert "Awaiting a decision (0)" in browser.page("/requests")
+
+
+def test_a_request_is_held_as_it_is_filed(desk: Desk, browser: Browser) -> None:
+    """The summary says so before; the ledger holds it from its first moment."""
+    draft = browser.follow(browser.post("/file", what="client", client="3"))
+    summary = browser.follow(browser.post(draft, method="puf-special", hold_reason="a court wants it kept"))
+    assert "a court wants it kept" in browser.page(summary)
+    browser.follow(browser.post(summary))
+    (request,) = desk.ledger.requests.select()
+    assert (request.is_held, request.hold_reason) == (True, "a court wants it kept")
+
+
+@pytest.mark.parametrize(
+    ("role", "shown"),
+    [
+        ("operator", {"cancel"}),
+        ("officer", {"accept", "amend", "cancel", "extend", "hold", "redact", "refuse"}),
+        ("auditor", set()),
+    ],
+)
+def test_each_role_sees_what_it_may_do(guarded: Desk, people: Authority, role: str, shown: set[str]) -> None:
+    """The officer decides, the operator cancels (and retries what failed), the auditor reads."""
+    live_at(guarded.ledger, guarded.loop._token).set_facts({APPROVAL: 1})
+    request = submit(guarded.calling(people.certify("ada", "operator")), particulars=Particulars(note="n"))
+    browser = guarded.browser(people.certify("olga", role))
+    page = browser.page(f"/requests/{request.id}")
+    assert set(re.findall(rf'action="/requests/{request.id}/(\w+)"', page)) == shown
+    assert ("/bulk/accept" in browser.page("/requests")) == ("accept" in shown)
+
+
+def test_colour_and_words_of_a_completed_request_are_those_of_the_weaker_fact(
+    desk: Desk, browser: Browser
+) -> None:
+    """What was not shown is no green tick, and stands on the work list; what was is found by its outcome."""
+    operator = desk.calling()
+    unshown, shown = (submit(operator, idempotency_key=key).id for key in "ab")
+    for item, outcome in ((unshown, Outcome.NOT_SHOWN), (shown, Outcome.INDISTINGUISHABLE)):
+        desk.loop.move(item, *FORGETTING[:-1])
+        desk.loop.move(item, Status.COMPLETED, outcome=outcome)
+    page = browser.page("/requests")
+    assert re.findall(r'<span class="state (\w+)">carried out, ([^<]+)<', page) == [
+        ("unshown", "not shown"),
+        ("completed", "indistinguishable"),
+    ]
+    assert "Nothing shown (1)" in page
+    assert re.findall(r'href="/requests/(r-\d+)"', browser.page("/requests?state=indistinguishable")) == [
+        shown
+    ]

@@ -19,7 +19,7 @@ from tests.certificates import Authority
 from tests.deletion_service import FORGETTING, submit
 from tests.integration.console.conftest import Browser, Desk, errors
 from unlearning.gdpr import Particulars, today
-from unlearning.requests import Granularity, Status, Target
+from unlearning.requests import Granularity, Outcome, Status, Target
 
 CLIENT_4 = Target(Granularity.CLIENT, "4")
 MARKUP = '<img src=x onerror="alert(1)">'
@@ -162,6 +162,11 @@ def test_a_request_is_filed_after_plan_and_summary(desk: Desk, browser: Browser)
     plan = browser.page(draft)
     assert "PUF-Special" in plan
     assert "cannot, and why" in plan
+    first, others = plan.split('<details id="other-methods"')
+    assert re.findall(r'value="([\w-]+)" checked', plan) == re.findall(
+        r'type="radio" name="method" value="([\w-]+)"', first
+    )
+    assert "Other methods" in others
     summary = browser.follow(browser.post(draft, method="puf-special", parameters="unlearning_rate=1.5"))
     text = browser.page(summary)
     assert "client 3" in text
@@ -331,18 +336,23 @@ def test_the_register_is_exported_with_the_ledgers_head(desk: Desk, browser: Bro
     operator = desk.calling()
     one = submit(operator, submitted_by="=1+1")
     two = submit(operator, CLIENT_4)
-    desk.loop.move(one.id, *FORGETTING, result={"certificate_sha256": "ab" * 32})
+    desk.loop.move(one.id, *FORGETTING, outcome=Outcome.REDUCED, result={"certificate_sha256": "ab" * 32})
+    three = submit(operator, Target(Granularity.CLIENT, "3"))
+    desk.loop.move(three.id, *FORGETTING)
     sequence, digest = desk.ledger.events.head()
     text = browser.get("/register.csv").content.decode("utf-8-sig")
     rows = list(csv.DictReader(io.StringIO(text)))
-    assert [row["id"] for row in rows] == [one.id, two.id]
+    assert [row["id"] for row in rows] == [one.id, two.id, three.id]
+    assert [row["outcome"] for row in rows] == ["reduced", "", "not-shown"]
     assert rows[0]["submitted_by"] == "'=1+1"
     assert {(row["ledger_event"], row["ledger_hash"]) for row in rows} == {(str(sequence), digest)}
     record = json.loads(browser.get("/register.jsonld").content)
     assert record["@type"] == "RightExerciseRecord"
     assert record["ledger"] == {"event": sequence, "hash": digest, "problem": ""}
-    done, waiting = record["activity"]
+    done, waiting, unshown = record["activity"]
     assert (done["status"], waiting["status"]) == ("dpv:RequestFulfilled", "dpv:RequestInitiated")
+    assert (unshown["status"], unshown["outcome"]) == ("dpv:RequestAccepted", "not-shown")
+    assert "notice" not in unshown
     assert done["notice"]["certificate_sha256"] == "ab" * 32
 
 

@@ -53,6 +53,7 @@ def certificate(signed_by: str | None = None, **changes: Any) -> Certificate:
         "method": {"name": "not", "title": "NoT", "source": "a paper", "parameters": {"rate": 1e-7}},
         "model": {"before": HASH, "unlearned": HASH, "after": HASH},
         "ledger": {"event": {"sequence": 5, "hash": HASH}, "head": {"sequence": 6, "hash": HASH}},
+        "outcome": "reduced",
         "attacks": {"verdict": "not shown", "reasons": [], "before": {}, "after": {"yeom": {"called": 0.25}}},
         "scores": {},
         "not_measured": [],

@@ -34,6 +34,14 @@ def test_it_is_a_record_of_an_exercised_right_to_erasure() -> None:
     assert notice["@type"] == [f"{DPV}RightFulfilmentNotice"]
 
 
+def test_a_deletion_of_which_nothing_was_shown_is_not_called_fulfilled() -> None:
+    """It was accepted and carried out; the notice is no notice of fulfilment, in the register too."""
+    [activity] = expanded(outcome="not-shown")[f"{DCT}hasPart"]
+    [notice] = activity[f"{DPV}hasNotice"]
+    assert activity[f"{DPV}hasStatus"] == [{"@id": f"{DPV}RequestAccepted"}]
+    assert notice["@type"] == [f"{DPV}RightExerciseNotice"]
+
+
 def test_no_fact_is_lost() -> None:
     """Each field of the certificate is there, by a term of others or one of our own."""
     facts = certificate().model_dump(exclude_none=True)

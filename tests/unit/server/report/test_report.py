@@ -22,6 +22,7 @@ from server.report.report_data import (
     UnlearningPhase,
 )
 from server.report.words import FIGURE_NAMES, describe_measurements, duration, gaps, moment, share, size
+from unlearning.outcomes import Guarantee
 from unlearning.runtime.json_codec import from_plain
 from unlearning.verification.attack_result import AttackFigure
 from unlearning.verification.discrimination import Estimate
@@ -309,8 +310,8 @@ def test_what_a_user_wrote_is_shown_and_never_run():
     "sentence",
     [
         # The summary gives each attack its share now and before, with the final model's numbers first.
-        "loss attack (Yeom) recognises 12.4 % of the forgotten records as training data, 61.3 % before",
-        "confidence attack recognises 43.2 % of the forgotten records as training data, 65.4 % before",
+        "Test 1 (loss attack) recognises 12.4 % of the forgotten records as training data, 61.3 % before",
+        "Test 2 (confidence attack) recognises 43.2 % of the forgotten records as training data, 65.4 % before",
         "accuracy on test data is 90.5 %, 91.2 % before",
         # The table has three columns: before, after unlearning, after the last of the recovery rounds.
         "Accuracy, forgotten data 97.1 %18.2 %71.2 %",
@@ -338,12 +339,57 @@ def test_the_page_never_promises_that_data_are_forgotten(data):
     assert "does not prove" in text
 
 
+def test_the_page_opens_with_what_may_be_told_and_then_with_what_is_not_claimed():
+    """Both come before any figure; the outcome has the number of records that were named."""
+    text = words_of(BARE)
+    told = text.index("We could not show that the model knows less about the records")
+    assert (
+        told
+        < text.index("What is not claimed")
+        < text.index("What was done")
+        < text.index("Before and after")
+    )
+    five = replace(BARE, request=replace(BARE.request, num_samples=5))
+    assert "knows less about these 5 records than before. They are not used any more." in words_of(five)
+
+
+def test_a_share_of_few_records_is_said_as_a_number_of_them():
+    """All five before and after; the interval says what five can tell."""
+    figure = AttackFigure(called=Estimate(1.0, 0.57, 1.0), num_forgotten=5)
+    before, after = (
+        replace(measurement(stage, 1, 0.9, 0.9, 1.0, 0.5), figures={"yeom": figure})
+        for stage in ("before", "recovery")
+    )
+    said = " ".join(describe_measurements(replace(FULL, measurements=(before, after))))
+    assert (
+        "Test 1 (loss attack) still recognises 5 of 5 of the forgotten records as training data, as it did before."
+        in said
+    )
+    assert "With so few records (5) the true share may lie between 57 and 100" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        ({}, "reduced"),
+        ({"is_exact": True}, "retrained"),
+        ({"is_exact": True, "guarantee": Guarantee(1.0, 1e-5)}, "guaranteed"),
+    ],
+)
+def test_the_outcome_is_what_is_proven_else_what_the_method_is_else_what_tests_say(changes, outcome):
+    """The JSON has it; the page says the guarantee with its figures."""
+    data = replace(FULL, **changes)
+    assert json.loads(canonical_json(data))["outcome"] == outcome
+    assert ("(ε = 1, δ = 1e-05)" in render_page(data)) == (outcome == "guaranteed")
+
+
 @pytest.mark.parametrize(("power", "weak"), [(0.52, True), (0.7, False)])
 def test_an_attack_without_power_is_called_weak(power, weak):
     """A low share from an attack that guesses must not reassure."""
     last = measurement("recovery", 15, 0.9, 0.7, 0.1, 0.1, power=power)
     sentences = " ".join(describe_measurements(replace(FULL, measurements=(FULL.measurements[0], last))))
-    assert ("hardly better than guessing" in sentences) == weak
+    assert ("a coin toss here (right in 52 of 100 cases). Ignore its result." in sentences) == weak
+    assert ("43.2" in words_of(replace(FULL, measurements=(FULL.measurements[0], last)))) is False
 
 
 def test_every_attack_has_a_name_on_the_page():

@@ -1,0 +1,93 @@
+"""What a deletion achieved, in words; what is weaker; and what to do where one failed."""
+
+import pytest
+
+from server.federation import gate
+from tests.ledgers import CLIENT_3, NOW, advance, live_at, submit
+from unlearning.advice import ADVICE, CODE, advice_for
+from unlearning.outcomes import Guarantee, describe, describe_request, guarantee_of, is_shown, weakest
+from unlearning.requests import Granularity, Outcome, Status
+from unlearning.verification.verdict import Finding, outcome_of
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_no_outcome_says_that_data_are_forgotten_and_the_weak_ones_say_what_not_to_tell(
+    outcome: Outcome,
+) -> None:
+    """The three of which nothing was shown forbid the claim; no other does."""
+    said = describe(outcome, 5)
+    assert "forgotten" not in said
+    assert "these 5 records" in said
+    assert ("Do not tell the person" in said) == (not is_shown(outcome))
+    assert "this record" in describe(outcome, 1)
+
+
+def test_every_finding_has_an_outcome_and_stronger_facts_come_before_it() -> None:
+    """A proven guarantee, then a method that trains without the data, then the verdict."""
+    plain = {finding: outcome_of(finding, is_exact=False, is_guaranteed=False) for finding in Finding}
+    assert len({*plain.values()}) == len(Finding)
+    for finding in Finding:
+        assert outcome_of(finding, is_exact=True, is_guaranteed=False) is Outcome.RETRAINED
+        assert outcome_of(finding, is_exact=False, is_guaranteed=True) is Outcome.GUARANTEED
+
+
+def test_several_deletions_have_the_weakest_outcome() -> None:
+    """Over-forgetting is weaker than nothing shown; an unknown one makes the whole unknown."""
+    assert weakest([Outcome.REDUCED, Outcome.NOT_SHOWN]) is Outcome.NOT_SHOWN
+    assert weakest([Outcome.TOO_FEW, Outcome.OVER_FORGETTING]) is Outcome.OVER_FORGETTING
+    assert weakest([Outcome.GUARANTEED, None]) is None
+    assert weakest([]) is None
+
+
+@pytest.mark.parametrize(
+    ("account", "guarantee"),
+    [
+        (None, None),
+        ({"basis": "proven", "spent_epsilon": 2.0, "delta": 1e-5}, Guarantee(2.0, 1e-5)),
+        ({"basis": "proven", "spent_epsilon": 10.1, "delta": 1e-5}, None),
+        ({"basis": "proven", "spent_epsilon": None, "delta": 1e-5}, None),
+        ({"basis": "empirical", "spent_epsilon": 2.0, "delta": 1e-5}, None),
+    ],
+)
+def test_a_guarantee_is_a_proven_account_that_protects(
+    account: dict[str, object], guarantee: Guarantee | None
+) -> None:
+    """Up to an ε of 10; a measured sensitivity proves nothing."""
+    assert guarantee_of(account) == guarantee
+
+
+def test_a_ledger_counts_outcomes_by_method_and_granularity(sqlite_ledger) -> None:
+    """Of deletions that were carried out; and a completed request says its outcome in words."""
+    token = sqlite_ledger.acquire_fence("loop", now=NOW)
+    one = submit(sqlite_ledger, method="not")
+    advance(sqlite_ledger, one.id, Status.VERIFYING, token)
+    live_at(sqlite_ledger, token).move(one.id, Status.COMPLETED, outcome=Outcome.REDUCED)
+    other = submit(sqlite_ledger, key="2", method="not")
+    live_at(sqlite_ledger, token).move(
+        other.id, Status.COMPLETED, outcome=Outcome.REDUCED
+    )  # answered by the first
+    assert sqlite_ledger.requests.outcomes(Granularity.CLIENT) == {("not", Outcome.REDUCED): 1}
+    assert sqlite_ledger.requests.outcomes(Granularity.SAMPLE) == {}
+    assert sqlite_ledger.requests.outcomes(Granularity.CLASS) == {}
+    assert "recognises the records less" in describe_request(sqlite_ledger.requests.get(one.id))
+
+
+@pytest.mark.parametrize("code", [*ADVICE, "", "another"])
+def test_advice_fits_the_cause_and_names_the_request(sqlite_ledger, code: str) -> None:
+    """Unknown ids are the list's fault, so no other method is advised; nothing is advised for what has not failed."""
+    token = sqlite_ledger.acquire_fence("loop", now=NOW)
+    request = submit(sqlite_ledger, CLIENT_3)
+    assert advice_for(request) == ""
+    failed = live_at(sqlite_ledger, token).move(request.id, Status.FAILED, result={CODE: code})
+    said = advice_for(failed)
+    assert ("flower-unlearn retry r-000001" in said) == (code not in ("unknown-samples", "nothing-to-forget"))
+    assert ("Compare your list" in said) == (code in ("unknown-samples", "nothing-to-forget"))
+    assert "{" not in said
+
+
+def test_the_gates_refusal_has_advice_of_its_own() -> None:
+    """By its code, and with the loss that would have to be accepted."""
+    refused = gate.refusal("r-000001", gate.Judgement(False, "quality was checked: 20.3 points lost", 20.3))
+    assert refused.code == "score-lost"
+    assert "--accept-score-loss 21" in str(refused)
+    assert "--accept-score-loss" in ADVICE[refused.code]

@@ -1,0 +1,69 @@
+"""What to do about a failed request, by the code of its cause; the one place for it.
+
+The code is that of the error that ended it (`unlearning.errors`), and is kept in the request's result.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from unlearning.requests import DeletionRequest, Status
+
+CODE = "code"
+"""The key in a failed request's result."""
+_RUINED = (
+    "This attempt would have ruined the model, so it was thrown away. Nothing has changed. Try it with the recommended "
+    "method: flower-unlearn retry {id} --method NAME (`plan` names it)."
+)
+_SILENT = (
+    "A computer that is needed did not answer. `flower-unlearn clients` says which are online, and since when others "
+    "are not. Once it is back: flower-unlearn retry {id}. A method that does not need it: --method NAME (`plan` names "
+    "those that need not wait)."
+)
+_CANNOT = (
+    "This method cannot serve the request in this federation. Try it with another: flower-unlearn retry {id} --method "
+    "NAME (`plan` names the recommended one)."
+)
+_BUDGET = (
+    "The federation's privacy budget does not allow this deletion with noise. Try it with a method without noise: "
+    "flower-unlearn retry {id} --method NAME; or ask the operator for a larger budget."
+)
+_UNKNOWN = (
+    "Compare your list with the client's: nothing can be forgotten that it does not have. Correct the list and file it "
+    "again; another method does not help."
+)
+
+
+def _each(codes: str, advice: str) -> Iterable[tuple[str, str]]:
+    return ((code, advice) for code in codes.split())
+
+
+ADVICE: Mapping[str, str] = {
+    **dict(_each("not-finite unusable-model norm-exploded", _RUINED)),
+    "score-lost": (
+        "The model would have become worse than max-score-loss allows; the reason says by how much. Nothing has "
+        "changed. Try it with the recommended method: flower-unlearn retry {id} --method NAME; or accept the loss with "
+        "--accept-score-loss POINTS."
+    ),
+    **dict(_each("no-answer no-client-online unusable-answers session", _SILENT)),
+    "client-cannot": (
+        "The computer of the client that the reason names reports that it cannot do this. Ask its operator; where the "
+        "reason is the method, try it with another: flower-unlearn retry {id} --method NAME."
+    ),
+    **dict(_each("unknown-samples nothing-to-forget", _UNKNOWN)),
+    **dict(_each("budget-spent noise-uncounted", _BUDGET)),
+    **dict(
+        _each("not-prepared prepared-too-late not-prepared-for-target other-preparation no-vector", _CANNOT)
+    ),
+    **dict(_each("no-classes no-classification no-classifier-head own-training no-client-stays", _CANNOT)),
+}
+_OTHERWISE = {
+    True: "Trying again can help: flower-unlearn retry {id}.",
+    False: "The same again would fail again. Try it with another method: flower-unlearn retry {id} --method NAME.",
+}
+
+
+def advice_for(request: DeletionRequest) -> str:
+    """Return what to do about a failed request; empty for every other."""
+    if request.status is not Status.FAILED:
+        return ""
+    code = str(request.result.get(CODE, ""))
+    return ADVICE.get(code, _OTHERWISE[request.retryable]).format(id=request.id)

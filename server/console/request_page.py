@@ -256,7 +256,7 @@ def has_texts(events: Iterable[Event]) -> bool:
 
 
 def _outcome(console: Console, asked: DeletionRequest) -> tuple[list[tuple[str, str, str]], str, list[str]]:
-    """Return the figures that the report puts first, why there is none, and why it says of the deletion what it does."""
+    """Return the figures that the report puts first, why there is none, and why it says what it does."""
     if asked.status is not Status.COMPLETED:
         return [], "", []
     try:

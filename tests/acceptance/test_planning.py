@@ -19,7 +19,7 @@ from server.service.grpc_server import serve
 from tests.federation import InProcessFederation, client
 from unlearning.errors import UnknownClient
 from unlearning.methods.registry import METHODS
-from unlearning.requests import Granularity, Target
+from unlearning.requests import Granularity, Outcome, Target
 from unlearning.runtime.json_codec import from_plain
 from unlearning.verification.verdict import Finding, outcome_of
 
@@ -188,6 +188,16 @@ def test_a_completed_request_has_one_outcome_in_ledger_report_and_certificate(
     assert report["outcome"] == certified["outcome"] == request.outcome
     finding = Finding(report["attacks"]["verdict"])
     assert outcome_of(finding, is_exact=False, is_guaranteed=False) is request.outcome
+
+
+def test_what_the_safest_method_forgot_is_retrained_and_answers_the_next_request(federation) -> None:
+    """Without a method it is Retrain here; a second request for the same has that deletion's outcome."""
+    one = federation(rounds=2, recovery_max_rounds=1, max_examples=200)
+    one.run()
+    done = one.forget(client("0"), method="")
+    assert (done.method, done.outcome) == ("retrain", Outcome.RETRAINED)
+    again = one.forget(client("0"), method="")
+    assert (again.answered_by, again.outcome) == ((done.id,), Outcome.RETRAINED)
 
 
 def test_with_shards_a_client_concerns_its_own_and_a_class_all_of_them(federation) -> None:

@@ -256,7 +256,7 @@ def has_texts(events: Iterable[Event]) -> bool:
 
 
 def _outcome(console: Console, asked: DeletionRequest) -> tuple[list[tuple[str, str, str]], str, list[str]]:
-    """Return the figures that the report puts first, why there is no report, and the reasons of what it says."""
+    """Return the figures that the report puts first, why there is none, and why it says what it does."""
     if asked.status is not Status.COMPLETED:
         return [], "", []
     try:

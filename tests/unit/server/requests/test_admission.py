@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from server.deletion.queue import to_schedule
-from server.ledger import ClientRecord, Ledger, NewRequest
+from server.ledger import APPROVAL, ClientRecord, Ledger, NewRequest
 from server.requests.admission import admit
 from tests.ledgers import CLIENT_3, CLIENT_4, NOW, advance, live_at
 from tests.raising import raises
@@ -14,7 +14,7 @@ from unlearning.errors import (
     UnknownClient,
     UnknownMethod,
 )
-from unlearning.requests import DeletionRequest, Granularity, Status, Target, parse_sample_ids
+from unlearning.requests import DeletionRequest, Exclusions, Granularity, Status, Target, parse_sample_ids
 
 
 @pytest.fixture
@@ -137,6 +137,18 @@ def test_what_is_forgotten_already_is_accepted_and_answered_by_the_earlier_reque
         Status.COMPLETED,
         {"answered_by": ("r-000001",)},
     )
+
+
+def test_a_request_that_was_checked_while_it_waited_for_its_decision_is_scheduled_once_accepted(
+    ledger: Ledger, token: int
+) -> None:
+    """Also where nothing was forgotten since that check, which need not be repeated while it waits."""
+    live_at(ledger, token, NOW).set_facts({APPROVAL: 1})
+    request, forgotten, undecided = file(ledger), ledger.exclusions(), dict[str, Exclusions]()
+    assert list(to_schedule(ledger, forgotten, undecided, lambda _: {})) == []
+    ledger.decisions.accept(request.id, by="olga", now=NOW)
+    (move,) = to_schedule(ledger, forgotten, undecided, lambda _: {})
+    assert (move.request_id, move.to) == (request.id, Status.SCHEDULED)
 
 
 def test_a_request_sent_again_gets_its_first_answer_even_after_it_was_carried_out(

@@ -132,7 +132,7 @@ def _explain_failure(done: Exchange, strategy: UnlearningStrategy) -> Iterator[N
         if not reasons:
             raise
         text = f"{exc} Not usable: {_list_reasons(reasons)}."
-        raise MethodFailed(text, retryable=exc.retryable, code=exc.code) from exc
+        raise MethodFailed(text, retryable=exc.retryable, code=exc.code, **exc.fields) from exc
 
 
 def _list_reasons(reasons: Mapping[str, str]) -> str:

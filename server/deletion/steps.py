@@ -221,13 +221,13 @@ def abandon(context: FederationContext, state: FederationState, failure: MethodF
     """Go back to training with the model as it was; the requests wait for another try, or have failed."""
     deletion = state.active_deletion()
     _log.warning("Unlearning attempt %d failed: %s", deletion.attempt, failure)
-    status, reason, retryable = Status.SCHEDULED, str(failure), False
+    status, reason, retryable = Status.SCHEDULED, f"{failure}{_since(context, failure)}", False
     if isinstance(failure, ModelRefused):  # the same again would give the same: an operator has to decide
         status, retryable = Status.FAILED, True
     elif not failure.retryable:
         status = Status.FAILED
     elif deletion.tries >= context.settings.max_attempts:
-        reason = f"{deletion.tries} attempts failed, the last one because: {failure}"
+        reason = f"{deletion.tries} attempts failed, the last one because: {reason}"
         status, retryable = Status.FAILED, True
     return Step(
         state=_go_back(state),
@@ -244,6 +244,14 @@ def abandon(context: FederationContext, state: FederationState, failure: MethodF
         ledger_first=True,
         cleanup=(partial(context.preparations.discard, deletion),),
     )
+
+
+def _since(context: FederationContext, failure: MethodFailed | ModelRefused) -> str:
+    """Say since when the clients that a failure names were not seen; empty where it names none."""
+    named = failure.fields.get("clients")
+    seen = [one for one in context.ledger.clients() if isinstance(named, tuple) and one.client_id in named]
+    said = [f"{one.client_id} at {one.last_seen:%Y-%m-%d %H:%M} UTC" for one in seen if one.last_seen]
+    return f" Last seen: {', '.join(said)}." if said else ""
 
 
 def finish_abandoning(context: FederationContext, state: FederationState) -> Step | None:

@@ -213,7 +213,8 @@ def _share_sentences(attack: str, before: Measurement | None, after: Measurement
     then = "" if earlier is None else _part_of(earlier, num_records)
     tail = f", {then} before" if then and then != recognised else ", as it did before" if then else ""
     still = "still " if then == recognised else ""
-    yield f"{name} {still}recognises {recognised} of the forgotten records as training data{tail}."
+    of_all = recognised if " of " in recognised else f"{recognised} of the"
+    yield f"{name} {still}recognises {of_all} forgotten records as training data{tail}."
     if figure is not None and figure.called is not None and figure.called.high - figure.called.low > WIDE:
         low, high = (f"{100 * end:.0f}" for end in (figure.called.low, figure.called.high))
         yield (

@@ -19,7 +19,7 @@ from unlearning.methods.registry import METHODS
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
 
-SCRIPT = "at=1 client=2 method=puf-regular; at=2 client=0"
+SCRIPT = "at=1 client=2 method=puf-regular; at=2 client=0 method=puf-special"
 
 
 DURABLE_STEPS = (

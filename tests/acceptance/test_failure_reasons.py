@@ -53,6 +53,7 @@ def test_a_failure_says_that_an_update_was_not_finite(federation):
     not_finite = Reply(vector=np.full(650, np.nan, np.float32), num_examples=5)
     reason = failed(federation, "puf-special", replying(not_finite))
     assert "client 1: 650 of 650 values are not finite" in reason
+    assert "Last seen: 1 at " in reason
 
 
 def test_a_failure_says_that_an_update_was_too_long(federation):

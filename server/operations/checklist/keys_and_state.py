@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from server.operations.checklist.finding import Finding, Installation, ok, problem, warning
 from server.state_directory.files import SETTINGS_FILE
@@ -163,8 +163,7 @@ def _check_key(path: Path, certificate: x509.Certificate) -> Iterator[Finding]:
     except (ValueError, TypeError, OSError):
         yield problem(f"{key} is no private key that can be read.", "Make certificate and key again.")
         return
-    form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    if loaded.public_key().public_bytes(*form) != certificate.public_key().public_bytes(*form):
+    if loaded.public_key() != certificate.public_key():
         yield problem(
             f"{key} is not the key of {path}.", "Bring the pair that was made together, or make both again."
         )

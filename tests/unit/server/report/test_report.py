@@ -362,7 +362,7 @@ def test_a_share_of_few_records_is_said_as_a_number_of_them():
     )
     said = " ".join(describe_measurements(replace(FULL, measurements=(before, after))))
     assert (
-        "Test 1 (loss attack) still recognises 5 of 5 of the forgotten records as training data, as it did before."
+        "Test 1 (loss attack) still recognises 5 of 5 forgotten records as training data, as it did before."
         in said
     )
     assert "With so few records (5) the true share may lie between 57 and 100" in said

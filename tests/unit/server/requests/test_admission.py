@@ -160,6 +160,18 @@ def test_what_is_forgotten_already_is_accepted_and_answered_by_the_earlier_reque
     )
 
 
+def test_a_request_that_was_checked_while_it_waited_for_its_decision_is_scheduled_once_accepted(
+    ledger: Ledger, token: int
+) -> None:
+    """Also where nothing was forgotten since that check, which need not be repeated while it waits."""
+    live_at(ledger, token, NOW).set_facts({APPROVAL: 1})
+    request, forgotten, undecided = file(ledger), ledger.exclusions(), dict[str, Exclusions]()
+    assert list(to_schedule(ledger, forgotten, undecided, lambda _: {})) == []
+    ledger.decisions.accept(request.id, by="olga", now=NOW)
+    (move,) = to_schedule(ledger, forgotten, undecided, lambda _: {})
+    assert (move.request_id, move.to) == (request.id, Status.SCHEDULED)
+
+
 def test_a_request_sent_again_gets_its_first_answer_even_after_it_was_carried_out(
     ledger: Ledger, token: int
 ) -> None:

@@ -25,7 +25,6 @@ from server.service.statuses import AccessDenied
 from unlearning.advice import advice_for
 from unlearning.errors import IllegalMove, InvalidRequest, RequestError, RequestNotFound
 from unlearning.gdpr import MAX_EXTENSION_DAYS, Amendment, one_month_after, today
-from unlearning.outcomes import describe_request
 from unlearning.requests import HOLDABLE_STATUSES, LEGAL_MOVES, DeletionRequest, Status
 
 CONFIRMED, CHOSEN = "confirmed", "chosen"
@@ -164,7 +163,7 @@ def request_page(
     asked = console.find(request.path_params["id"])
     events, _ = console.service.events(asked.id)
     now, failed = Situation(caller=console.caller, request=asked, events=events), errors or {}
-    headline, verdict, reasons = _outcome(console, asked)
+    headline, problem, reasons = _outcome(console, asked)
     return console.render(
         request,
         "request.html",
@@ -179,7 +178,7 @@ def request_page(
         describe_round=describe_round,
         figure=figure,
         headline=headline,
-        verdict=verdict,
+        problem=problem,
         advice=advice_for(asked),
         reasons=reasons,
         actions={
@@ -257,7 +256,7 @@ def has_texts(events: Iterable[Event]) -> bool:
 
 
 def _outcome(console: Console, asked: DeletionRequest) -> tuple[list[tuple[str, str, str]], str, list[str]]:
-    """Return the figures that the report puts first, what it says of the deletion, and why."""
+    """Return the figures that the report puts first, why there is none, and why it says what it does."""
     if asked.status is not Status.COMPLETED:
         return [], "", []
     try:
@@ -265,7 +264,7 @@ def _outcome(console: Console, asked: DeletionRequest) -> tuple[list[tuple[str, 
     except IllegalMove as exc:
         return [], str(exc), []
     attacks = report["attacks"]
-    return words.headline(report), describe_request(asked), attacks["reasons"]
+    return words.headline(report), "", attacks["reasons"]
 
 
 def _extensions(asked: DeletionRequest) -> list[tuple[int, str]]:

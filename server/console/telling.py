@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from datetime import date
 
+from unlearning.outcomes import describe_request
 from unlearning.requests import DeletionRequest, Outcome, Status
 
 OUTCOME_WORDS: Mapping[Outcome, str] = {outcome: str(outcome).replace("-", " ") for outcome in Outcome} | {
@@ -34,7 +35,9 @@ _SENTENCES: Mapping[Status, str] = {
 
 
 def tell(request: DeletionRequest) -> str:
-    """Return the answer as it can be given today; "" where the report has it."""
+    """Return the answer as it can be given today; "" where there is none to give."""
+    if request.status is Status.COMPLETED:
+        return describe_request(request)
     sentence = _SENTENCES.get(request.status, "")
     return sentence.format(
         received=_day(request.received_on),

@@ -32,7 +32,8 @@ def to_schedule(
     waiting = [
         (request, ledger.requests.target_of(request))
         for request in ledger.requests.select(statuses=(Status.RECEIVED, Status.AWAITING, Status.ACCEPTED))
-        if not request.is_held and undecided.get(request.id) is not forgotten
+        if not request.is_held
+        and not (request.status is Status.AWAITING and undecided.get(request.id) is forgotten)
     ]
     known = ask_sites(_samples_of(target for _, target in waiting if not forgotten.cover(target)))
     for request, target in waiting:

@@ -186,14 +186,16 @@ def _check_ids(target: Target) -> None:
 
 
 def _check_client(ledger: Ledger, target: Target) -> None:
-    if target.client_id is not None and not ledger.has_client(target.client_id):
-        known = [client.client_id for client in ledger.clients()]
-        if not known:
-            raise UnknownClient(
-                f"There is no client {target.client_id!r}: the federation has not started, no client "
-                "has joined yet. Start it, then try again.",
-                code="not-started",
-            )
+    if target.client_id is not None and ledger.has_client(target.client_id):
+        return
+    known = [client.client_id for client in ledger.clients()]
+    if not known:  # then it is not known either whether people decide before a request begins
+        raise UnknownClient(
+            f"Nothing to forget of {target.describe()}: the federation has not started, no client has joined yet. "
+            "Start it, then try again.",
+            code="not-started",
+        )
+    if target.client_id is not None:
         raise UnknownClient(
             f"There is no client {target.client_id!r}. Known: {_some(known, ', ')}.", code="no-such-client"
         )

@@ -76,6 +76,7 @@ _STATUS: Mapping[Status, RequestStatus] = {
     Status.VERIFYING: RequestStatus.IN_PROGRESS,
     Status.COMPLETED: RequestStatus.COMPLETED,
     Status.CANCELLED: RequestStatus.CANCELLED,
+    Status.FAILED: RequestStatus.PENDING,
     Status.REFUSED: RequestStatus.CANCELLED,
     Status.REPLACED: RequestStatus.CANCELLED,
 }
@@ -385,9 +386,7 @@ def name_for(caller: Caller, request: DeletionRequest) -> str:
 
 
 def request_status(request: DeletionRequest) -> RequestStatus:
-    """Return the status in OpenDSR's words."""
-    if request.status is Status.FAILED:
-        return RequestStatus.PENDING if request.retryable else RequestStatus.CANCELLED
+    """Return the status in OpenDSR's words; a failed request still waits for its answer, also by another method."""
     return _STATUS[request.status]
 
 

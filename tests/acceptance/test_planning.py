@@ -19,7 +19,7 @@ from server.service.grpc_server import serve
 from tests.federation import InProcessFederation, client
 from unlearning.errors import UnknownClient
 from unlearning.methods.registry import METHODS
-from unlearning.requests import Granularity, Target
+from unlearning.requests import Granularity, Outcome, Target
 from unlearning.runtime.json_codec import from_plain
 from unlearning.verification.verdict import Finding, outcome_of
 
@@ -135,8 +135,11 @@ def test_a_plan_begins_with_what_it_recommends_and_a_request_without_a_method_ge
     trained.ledger.decisions.cancel(filed.id, by="ada", now=filed.created_at)
 
 
-def test_a_plan_for_few_samples_says_what_tests_cannot_show(command: Command, tmp_path: Path) -> None:
+def test_a_plan_for_few_samples_says_what_tests_cannot_show(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of three records nothing, of five hardly anything, of forty it says nothing."""
+    monkeypatch.setattr("server.cli.plan_command._SITE_S", 0.0)  # no run is there that could ask the site
     for count, words in ((3, "no test can show"), (5, "at least 95 of 100 cases"), (40, "")):
         ids = tmp_path / "ids"
         ids.write_text("\n".join(map(str, range(count))))
@@ -185,6 +188,16 @@ def test_a_completed_request_has_one_outcome_in_ledger_report_and_certificate(
     assert report["outcome"] == certified["outcome"] == request.outcome
     finding = Finding(report["attacks"]["verdict"])
     assert outcome_of(finding, is_exact=False, is_guaranteed=False) is request.outcome
+
+
+def test_what_the_safest_method_forgot_is_retrained_and_answers_the_next_request(federation) -> None:
+    """Without a method it is Retrain here; a second request for the same has that deletion's outcome."""
+    one = federation(rounds=2, recovery_max_rounds=1, max_examples=200)
+    one.run()
+    done = one.forget(client("0"), method="")
+    assert (done.method, done.outcome) == ("retrain", Outcome.RETRAINED)
+    again = one.forget(client("0"), method="")
+    assert (again.answered_by, again.outcome) == ((done.id,), Outcome.RETRAINED)
 
 
 def test_with_shards_a_client_concerns_its_own_and_a_class_all_of_them(federation) -> None:

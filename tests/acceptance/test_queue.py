@@ -1,11 +1,13 @@
 """The queue on a live federation: every valid request is accepted; what can be one deletion is one."""
 
+import json
 from datetime import timedelta
 
 import pytest
 
 from server.deletion.queue import to_claim
 from server.requests.planning import past_deletions
+from server.state_directory.files import REPORTS
 from tests.acceptance.test_live_deletion import sample_ids
 from tests.federation import SMALL, client
 from unlearning.requests import Granularity, Status, Target
@@ -80,3 +82,42 @@ def test_a_deletion_waits_for_others_until_there_are_enough_or_the_first_has_wai
     one.run(rounds=4)
     assert (first.id, others[0].id) in unlearned(one)
     assert one.ledger.requests.get(others[1].id).status is Status.SCHEDULED
+
+
+@pytest.mark.slow
+def test_fifty_requests_at_once_cost_at_most_three_times_one(federation):
+    """In rounds; report and certificate of each are about its own samples, and name the others of the deletion."""
+    one = federation(**SMALL, rounds=1)
+    one.run()
+    first, *targets = [target for name in "012" for target in samples_of(one, name, 17)]
+    one.file(first)
+    one.run(rounds=1)
+    alone = len(one.ledger.rounds()) - 1
+    filed = [one.file(target).id for target in targets]
+    one.run(rounds=1)
+    assert len(one.ledger.rounds()) - 1 - alone <= 3 * alone
+    assert set(unlearned(one)[1:]) == {tuple(filed)}
+    folder = one.directory / REPORTS
+    for request_id in (filed[0], filed[-1]):
+        certificate = json.loads((folder / request_id / "certificate.json").read_text())["certificate"]
+        for asked in (one.report(request_id)["request"], certificate["request"]):
+            assert (asked["id"], asked["num_samples"]) == (request_id, 1)
+            assert {request_id, *asked["served_with"]} == set(filed)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_thousand_requests_are_one_deletion(federation):
+    """All are completed, each with its own report."""
+    one = federation(rounds=1, recovery_max_rounds=1)
+    one.run()
+    examples = [(name, item) for name in "0123" for item in sample_ids(one, name, 250)]
+    for name, item in examples:
+        one.file(Target(Granularity.SAMPLE, name, frozenset({item})))
+    one.run(rounds=1)
+    filed = one.ledger.requests.select()
+    assert len(filed) == len(examples) >= 900
+    assert {request.status for request in filed} == {Status.COMPLETED}
+    assert set(unlearned(one)) == {tuple(request.id for request in filed)}
+    assert all((one.directory / REPORTS / request.id / "report.json").is_file() for request in filed)

@@ -34,7 +34,7 @@ ACTS: dict[str, Act] = {
     ),
     "refuse": lambda ledger: ledger.decisions.refuse("r-000001", reason="Art. 17(3)(b)", by="ada", now=LATER),
     "amend": lambda ledger: ledger.decisions.amend("r-000001", what=ANOTHER, by="ada", now=LATER),
-    "redact": lambda ledger: ledger.decisions.redact("r-000001", by="ada", now=LATER),
+    "redact": lambda ledger: ledger.decisions.redact("r-000001", by="ada", now=LATER, include_refusal=True),
 }
 
 

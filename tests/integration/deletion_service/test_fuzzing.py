@@ -14,6 +14,7 @@ import grpc
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -66,6 +67,7 @@ VALUES: dict[int, st.SearchStrategy[Any]] = {
     FieldDescriptor.TYPE_INT32: st.integers(-(2**31), 2**31 - 1),
     FieldDescriptor.TYPE_INT64: st.integers(-(2**63), 2**63 - 1),
     FieldDescriptor.TYPE_DOUBLE: st.floats(),
+    FieldDescriptor.TYPE_BOOL: st.booleans(),
 }
 # Of fields in which a text would seldom make sense.
 SENSIBLE: dict[str, st.SearchStrategy[Any]] = {
@@ -82,7 +84,7 @@ SENSIBLE: dict[str, st.SearchStrategy[Any]] = {
 
 def message_of(kind: Descriptor) -> st.SearchStrategy[Message]:
     """Messages of a kind, with anything in any field."""
-    return st.builds(getattr(pb, kind.name), **{field.name: value_of(field) for field in kind.fields})
+    return st.builds(GetMessageClass(kind), **{field.name: value_of(field) for field in kind.fields})
 
 
 def value_of(field: FieldDescriptor) -> st.SearchStrategy[Any]:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from server.deletion.queue import to_schedule
-from server.ledger import ClientRecord, Ledger, NewRequest
+from server.ledger import APPROVAL, ClientRecord, Ledger, NewRequest
 from server.requests.admission import admit
 from tests.ledgers import CLIENT_3, CLIENT_4, NOW, advance, live_at
 from tests.raising import raises
@@ -14,7 +14,7 @@ from unlearning.errors import (
     UnknownClient,
     UnknownMethod,
 )
-from unlearning.requests import DeletionRequest, Granularity, Status, Target, parse_sample_ids
+from unlearning.requests import DeletionRequest, Exclusions, Granularity, Status, Target, parse_sample_ids
 
 
 @pytest.fixture
@@ -83,8 +83,9 @@ def test_without_a_key_two_requests_get_two_keys(ledger: Ledger) -> None:
 
 def test_before_the_federation_has_started_no_client_is_known(sqlite_ledger: Ledger) -> None:
     """The message says so rather than showing an empty list."""
-    with raises(UnknownClient, "not-started"):
-        file(sqlite_ledger)
+    for target in (CLIENT_3, Target(Granularity.CLASS, class_label=1)):
+        with raises(UnknownClient, "not-started"):
+            file(sqlite_ledger, target)
 
 
 def test_an_unknown_client_is_refused_with_the_known_ones(ledger: Ledger, token: int) -> None:
@@ -96,6 +97,26 @@ def test_an_unknown_client_is_refused_with_the_known_ones(ledger: Ledger, token:
     with raises(UnknownClient, "no-such-client") as caught:
         file(ledger, Target(Granularity.CLIENT, "9"))
     assert str(caught.value).endswith("and 983 more.")
+
+
+def test_a_request_that_waits_for_a_decision_is_checked_once_and_scheduled_when_it_is_accepted(
+    ledger: Ledger, token: int
+) -> None:
+    """Until something else is forgotten; what is forgotten by then is answered without a decision."""
+    live_at(ledger, token, NOW).set_facts({APPROVAL: 1})
+    first, second = file(ledger), file(ledger, CLIENT_4)
+    forgotten, undecided = Exclusions(), {}
+    assert list(to_schedule(ledger, forgotten, undecided, lambda _: {})) == []
+    assert undecided == {first.id: forgotten, second.id: forgotten}
+    ledger.decisions.accept(first.id, by="olga", now=NOW)
+    (move,) = to_schedule(ledger, forgotten, undecided, lambda _: {})
+    assert (move.request_id, move.to) == (first.id, Status.SCHEDULED)
+    live_at(ledger, token, NOW).set_facts({APPROVAL: 0})
+    forget(ledger, token, CLIENT_4)
+    moves = {
+        move.request_id: move.to for move in to_schedule(ledger, ledger.exclusions(), undecided, lambda _: {})
+    }
+    assert moves[second.id] is Status.COMPLETED
 
 
 @pytest.mark.parametrize("parameters", [{"unlearning_rate": -1}, {"unlearning_rate": "fast"}, {"rate": 1}])
@@ -137,6 +158,18 @@ def test_what_is_forgotten_already_is_accepted_and_answered_by_the_earlier_reque
         Status.COMPLETED,
         {"answered_by": ("r-000001",)},
     )
+
+
+def test_a_request_that_was_checked_while_it_waited_for_its_decision_is_scheduled_once_accepted(
+    ledger: Ledger, token: int
+) -> None:
+    """Also where nothing was forgotten since that check, which need not be repeated while it waits."""
+    live_at(ledger, token, NOW).set_facts({APPROVAL: 1})
+    request, forgotten, undecided = file(ledger), ledger.exclusions(), dict[str, Exclusions]()
+    assert list(to_schedule(ledger, forgotten, undecided, lambda _: {})) == []
+    ledger.decisions.accept(request.id, by="olga", now=NOW)
+    (move,) = to_schedule(ledger, forgotten, undecided, lambda _: {})
+    assert (move.request_id, move.to) == (request.id, Status.SCHEDULED)
 
 
 def test_a_request_sent_again_gets_its_first_answer_even_after_it_was_carried_out(

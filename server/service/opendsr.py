@@ -1,13 +1,13 @@
 """The documents of OpenDSR 2.0 (specification.md of opengdpr/OpenDSR) and what they are here.
 
-| here                                          | request_status                                                   |
-|-----------------------------------------------|------------------------------------------------------------------|
-| received, awaiting-decision, accepted, scheduled | pending                                                       |
-| unlearning, recovering, verifying             | in_progress                                                      |
-| completed                                     | completed                                                        |
-| cancelled                                     | cancelled                                                        |
-| failed, but it can be tried again             | pending                                                          |
-| failed permanently, refused, replaced         | cancelled: OpenDSR knows none of these, and nothing will happen  |
+| here                                             | request_status                                               |
+|--------------------------------------------------|--------------------------------------------------------------|
+| received, awaiting-decision, accepted, scheduled | pending                                                      |
+| unlearning, recovering, verifying                | in_progress                                                  |
+| completed                                        | completed                                                    |
+| cancelled                                        | cancelled                                                    |
+| failed: to be tried again or refused             | pending                                                      |
+| refused, replaced                                | cancelled: OpenDSR knows neither, and nothing will happen    |
 
 The state as it is here, its reason and its outcome are in the extension `flower-unlearning` of each answer.
 The types are the documents: what is read and written follows from them, and so does the OpenAPI document (openapi.py).

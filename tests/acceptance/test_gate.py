@@ -226,7 +226,8 @@ def test_a_round_whose_average_is_not_finite_is_not_committed(federation, monkey
     one = federation(**{**GATED, "max_round_score_loss": 0.0})
     before = content_hash(one.run().parameters)
     monkeypatch.setattr(
-        "strategies.round_rules.weighted_mean", lambda _models: np.full(650, np.inf, dtype=np.float32)
+        "unlearning.methods.preparation.weighted_mean",
+        lambda _models: np.full(650, np.inf, dtype=np.float32),
     )
     state = one.run(rounds=3)
     assert content_hash(state.parameters) == before

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from server.certificate.document import decode
-from server.deletion.privacy_account import FINDING
 from server.federation.checkpoints import CheckpointStore
 from server.federation.gate import Judgement
 from server.federation.preparations import Preparations
@@ -24,6 +23,7 @@ from unlearning.certified.sealed_vectors import create_key
 from unlearning.errors import MethodFailed, UnsupportedRequest
 from unlearning.methods.hf_online_kept import kept_vector
 from unlearning.methods.hf_online_vectors import CarryVectors
+from unlearning.outcomes import PRIVACY_ACCOUNT
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
 from unlearning.runtime.stores import DirectoryStore
@@ -43,7 +43,7 @@ BUDGET = "hf-online feature_norm=9 sigma=2 epsilon=1 delta=1e-5"
 def account(one: InProcessFederation, request_id: str) -> dict:
     """What the report of a deletion says of the account."""
     report = one.report(request_id)
-    return report["unlearning"]["findings"][FINDING]
+    return report["unlearning"]["findings"][PRIVACY_ACCOUNT]
 
 
 def kept(one: InProcessFederation) -> DirectoryStore:

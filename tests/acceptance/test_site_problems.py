@@ -42,7 +42,7 @@ def test_another_number_of_parts_is_named_until_it_is_mended(of_three, caplog):
     of_three.run(rounds=2)
     assert "It has part 2 of 4" in known(of_three)["2"]
     assert caplog.text.count("Client 2: It has part 2 of 4") == 1
-    assert "problem: It has part 2 of 4" in status(of_three, "2")
+    assert "problem:\tIt has part 2 of 4" in status(of_three, "2")
     assert "problem" not in status(of_three, "1")
     set_up(of_three, "2", num_partitions=3)
     of_three.run(rounds=4)
@@ -55,4 +55,4 @@ def test_a_part_that_is_not_there_is_named(of_three):
     set_up(of_three, "2", partition_id=3)
     of_three.run(rounds=1)
     assert "There are the partitions 0 to 2, got 3" in known(of_three)["2"]
-    assert "problem: There are the partitions 0 to 2, got 3" in status(of_three, "2")
+    assert "problem:\tThere are the partitions 0 to 2, got 3" in status(of_three, "2")

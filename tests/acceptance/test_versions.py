@@ -78,7 +78,9 @@ def test_a_site_of_another_version_is_asked_once_and_told_why(make, transport, v
     at_server, at_site = SENTENCES[version]
     assert problems(federation) == {"2": at_server}
     directory = federation.directory / "clients" / "2"
-    assert f"problem: {at_site}" in CliRunner().invoke(site, ["status", "--state-dir", str(directory)]).output
+    assert (
+        f"problem:\t{at_site}" in CliRunner().invoke(site, ["status", "--state-dir", str(directory)]).output
+    )
 
 
 def test_a_site_comes_back_once_its_upgraded_node_has_started(make):

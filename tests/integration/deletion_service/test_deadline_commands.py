@@ -88,7 +88,7 @@ def test_a_request_is_held_accepted_and_tried_in_another_way_by_command(
     assert command("accept", "r-000001").exit_code != 0
     command("release", "r-000001")
     loop.move("r-000001", Status.FAILED, reason="No head.")
-    assert "retry\tflower-unlearn retry r-000001 --method NAME" in command("status", "r-000001").stdout
+    assert "flower-unlearn retry r-000001 --method NAME" in command("status", "r-000001").stdout
     again = command("retry", "r-000001", "--method", "puf-regular", "--parameter", "unlearning_rate=2")
     assert again.stdout == "r-000002\tawaiting-decision\n"
     assert ledger.requests.get("r-000002").parameters["unlearning_rate"] == 2

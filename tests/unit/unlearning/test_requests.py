@@ -201,7 +201,7 @@ def test_a_request_is_open_until_it_is_final_or_failed(status):
         received_on=now.date(),
         due_on=date(2025, 2, 1),
     )
-    final = {Status.COMPLETED, Status.CANCELLED, Status.REFUSED}
+    final = {Status.COMPLETED, Status.CANCELLED, Status.REFUSED, Status.REPLACED}
     assert request.is_open == (status not in final | {Status.FAILED})
     assert request.is_answered == (status in final)
     assert request.is_open == (status in OPEN_STATUSES)

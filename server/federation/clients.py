@@ -143,7 +143,7 @@ class Clients:
                 self._say({"text": f"Waiting for {', '.join(names[:_SHOWN])}{more} {times}.", **known})
 
     def _say(self, waiting: Mapping[str, Any]) -> None:
-        """Say in the ledger whom the run waits for, and to who follows the requests that it serves; {}: for nobody."""
+        """Record whom the run waits for, also as events of the requests that it serves; {}: for no client."""
         text = str(waiting.get("text", ""))
         if text == self._said:
             return

@@ -40,7 +40,7 @@ SITE = "site"
 """The role in which the ServerApp files what a client requests at its own site."""
 WAITING = "waiting"
 """The fact that says whom the run waits for, in a sentence (`text`); `clients`, `since` and `until` (ISO 8601) where it
-waits for answers. Empty where it waits for nobody."""
+waits for answers. Empty where it waits for no client."""
 APPROVAL = "approval"
 """The fact that says how many people must accept a request before it begins."""
 SITE_PROBLEMS = "site-problems"

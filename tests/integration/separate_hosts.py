@@ -168,7 +168,8 @@ class FederationOfHosts(LiveFederation):
     def file(self, target: Target, key: str = "") -> DeletionRequest:
         """File a request about samples; it is durable when this returns."""
         self._samples_file.write_text("\n".join(sorted(target.sample_ids)))
-        words = ["--client", target.client_id, "--samples", str(self._samples_file), "--key", key]
+        words = ["--client", target.client_id, "--method", "puf-special"]
+        words += ["--samples", str(self._samples_file), "--key", key]
         return self.noted(self.ledger.requests.get(self.flower_unlearn("request", *words).split()[0]), target)
 
     @contextmanager

@@ -185,14 +185,14 @@ class Tokens:
         """Return who calls with this header `Authorization`; what is wrong with it is the caller's `problem`."""
         scheme, _, text = authorization.partition(" ")
         if scheme.lower() != "bearer" or not text:
-            return _nobody("The call came without a token (Authorization: Bearer TOKEN).")
+            return _unknown("The call came without a token (Authorization: Bearer TOKEN).")
         self._refresh()
         token = self._tokens.get(_digest(text.strip()))
         if token is None:
-            return _nobody("The token is not known here, or no longer.")
+            return _unknown("The token is not known here, or no longer.")
         now = self._clock()
         if token.expires_at <= now:
-            return _nobody(f"The token of {token.name!r} expired at {token.expires_at:%Y-%m-%d %H:%M} UTC.")
+            return _unknown(f"The token of {token.name!r} expired at {token.expires_at:%Y-%m-%d %H:%M} UTC.")
         self._note_use(token, now)
         return Caller(
             token.name,
@@ -230,7 +230,7 @@ class Tokens:
         return {item.sha256: item for item in read_tokens(self._path)}
 
 
-def _nobody(problem: str) -> Caller:
+def _unknown(problem: str) -> Caller:
     return Caller("", None, problem=problem, credential="token")
 
 

@@ -307,7 +307,7 @@ def test_the_environment_decides_the_format(monkeypatch):
 
 
 def test_metrics_say_for_whom_the_run_waits_and_how_long(book, value):
-    """Nothing where it waits for nobody."""
+    """Nothing where it waits for no client."""
     writer = live_at(book.ledger, book.token, START)
     writer.set_facts({WAITING: {"text": "", "clients": ["st-mary"], "since": START.isoformat()}})
     book.now += timedelta(seconds=90)

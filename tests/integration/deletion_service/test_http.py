@@ -58,7 +58,7 @@ def test_a_request_is_filed_followed_and_cancelled(web: Web, ledger: Ledger) -> 
 def test_a_replaced_request_is_followed_under_its_first_id(
     web: Web, loop: LiveLoop, as_: As, ledger: Ledger
 ) -> None:
-    """The submitter's own id, and the first one's, show what became of the request that took its place."""
+    """The submitter's own id, and the first one's, show the state of the request that took its place."""
     tool = web.as_("operator")
     first = own(tool.post("/requests", json=erasure()))["request_id"]
     loop.move(first, Status.FAILED)

@@ -291,7 +291,7 @@ def test_the_sandbox_sees_no_request_of_the_federation(web: Web, tmp_path: Path)
 
 
 def test_the_service_notes_on_which_day_a_token_was_used(web: Web, tmp_path: Path) -> None:
-    """In a file of its own; a token that nobody used is not in it."""
+    """In a file of its own; an unused token is not in it."""
     token_of(tmp_path, "unused", Role.CLIENT)
     assert web.as_("3").get(f"/requests/{FIRST}").status_code == 404
     assert list(last_uses(tmp_path / TOKEN_USES).values()) == [f"{utc_now():%Y-%m-%d}"]

@@ -9,22 +9,21 @@ PARALLEL ?= -n 2 --dist loadfile
 PARALLEL_SLOW ?= -n 4 --dist loadfile
 # Files with slow tests, the longest first, for the last one runs alone. Four at a time begin with one that computes and
 # three that wait much of their time. A folder beside them would undo the order.
-LONGEST := $(patsubst %,tests/%.py,$(addprefix integration/test_,sessions kills own_app) \
-	acceptance/test_crash_recovery integration/test_officers_day $(addprefix integration/test_,session_processes local_deployment) \
-	acceptance/test_random_faults $(addprefix integration/test_,same_weights residue demo) \
-	integration/console/test_browser)
+LONGEST := $(patsubst %,tests/%.py,$(addprefix integration/test_,own_app kills sessions demo) \
+	acceptance/test_random_faults $(addprefix integration/test_,session_processes local_deployment same_weights) \
+	acceptance/test_crash_recovery $(addprefix integration/test_,officers_day residue) integration/console/test_browser)
 with_mark = $(sort $(shell grep -lr --include='test_*.py' 'mark\.$1' tests))
 SLOWEST_FIRST = --no-loadscope-reorder $(LONGEST) \
 	$(filter-out $(LONGEST),$(call with_mark,slow))
 # Unit tests that compute for seconds, which `make test-fast` leaves out.
-LONG_UNITS := benchmarks client/worker $(addprefix unlearning/,curvature decentralised tasks verification) \
+LONG_UNITS := benchmarks $(addprefix unlearning/,curvature decentralised tasks verification) \
 	$(addprefix strategies/test_,by_name.py sessions.py) client/test_planted_noise.py
 export OMP_NUM_THREADS ?= 1
 # Images of containers like to forbid bytecode. Flower starts a process for everything, and each would compile anew what
 # it imports: 3.1 instead of 1.2 s of processor time for a SuperLink, 9 instead of 4 for a ServerApp.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo demo-simulation test test-fast test-slow test-long test-hosts newest-flower format lint types imports check proto docs bench clean
+.PHONY: setup demo demo-simulation test test-fast test-slow test-long test-hosts newest-flower format lint types imports check proto docs site bench clean
 
 setup: $(VENV)/.installed
 
@@ -54,19 +53,20 @@ test-slow: setup            ## the tests that start real servers and kill them
 test-long: setup            ## those of them that take longest and are not in the gate
 	$(BIN)/pytest -m long
 
-# Skipped where there is no root. An answer that a cut makes Flower 1.39 lose is asked for again (docs/operations.md).
+# Skipped where there is no root. An answer that a cut makes Flower 1.39 lose is asked for again (docs/reference-failures.md).
 test-hosts: setup           ## server and clients on hosts of their own (needs root); links are cut
 	$(BIN)/pytest -m 'hosts and not long' $(call with_mark,hosts)
 
-# An environment of its own, 6 GB with PyTorch: some minutes the first time. The pin on Flower in pyproject.toml
-# is overridden on purpose; pip says so in an "ERROR" about flower-unlearning that is no error. Beside the tests: the demo in
-# both forms, an app that `flower-unlearn new` writes, on real processes by messages and by sessions, and deploy/nginx-fleet.conf.
+# An environment of its own, 6 GB with PyTorch: some minutes the first time. The extra `dev` brings 1.39, which the newest
+# then replaces; where that is newer than pyproject.toml allows, pip says so in an "ERROR" that is none. First a test that
+# lists each name of Flower that is gone. Beside the tests: the demo in both forms, an app that `flower-unlearn new` writes, on real processes by messages and by sessions, and deploy/nginx-fleet.conf.
 newest-flower:              ## the same code on the newest Flower that pip installs; says which that was
 	test -x $(NEWEST)/bin/python || $(PYTHON) -m venv $(NEWEST)
 	$(NEWEST)/bin/python -m pip install --quiet --upgrade pip
 	$(NEWEST)/bin/python -m pip install --quiet --editable '.[dev,postgresql]'
 	$(NEWEST)/bin/python -m pip install --quiet --upgrade 'flwr[simulation]'
 	$(NEWEST)/bin/flwr --version
+	$(NEWEST)/bin/pytest tests/unit/strategies/test_flower_names.py
 	$(NEWEST)/bin/pytest tests/acceptance tests/unit/strategies
 	$(NEWEST)/bin/flower-unlearn demo --simulation
 	$(NEWEST)/bin/flower-unlearn demo
@@ -90,12 +90,19 @@ imports: setup
 check: lint types imports test
 
 proto: setup                ## generate the *_pb2*.py beside each .proto
-	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. server/service/deletion.proto
-	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
-		strategies/sessions/session.proto client/peer/peer.proto
+	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. server/service/deletion.proto \
+		strategies/sessions/session.proto
+	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. client/peer/peer.proto
 
-docs: setup                 ## the tables of settings in docs/configuration.md, and their defaults in pyproject.toml
+docs: setup                 ## the generated parts of docs/reference-*.md, pyproject.toml and strategies/
 	$(BIN)/python -m benchmarks.settings_tables
+	$(BIN)/python -m benchmarks.reference
+	$(BIN)/python -m tests.contract.test_task_kinds
+	$(BIN)/python -m tests.unit.strategies.test_by_name
+
+site: setup                 ## the documentation as a site, in build/site
+	$(BIN)/sphinx-build -nW --keep-going --quiet -d build/site-doctrees docs build/site
+	@echo "build/site/index.html"
 
 bench: setup                ## speed and memory, as ratios measured in one run
 	$(BIN)/python -m benchmarks

@@ -1,9 +1,6 @@
 """A whole federation of real processes on this machine: for the demo, the tests and the benchmarks."""
 
-import os
-import shutil
 import ssl
-import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +12,12 @@ from benchmarks.process_group import ProcessGroup
 from server.operations.checklist.ports import can_connect
 from server.operations.flower_control import FEDERATION, ConfigValue, flower_environment
 from server.state_directory.ledger_address import VARIABLE
-from strategies.installation import program
 from unlearning.errors import DeploymentError
 
 SUPERLINK = "flower-superlink"
 SUPEREXEC = "flower-superexec"
 DELETION_SERVICE = "deletion-service"
 SUPERNODE = "flower-supernode"
-WORKER = "worker"
 
 _START_TIMEOUT_S = 60.0
 _STOP_GRACE_S = 5.0
@@ -39,17 +34,17 @@ class LocalDeployment:
     its own and everything but loopback HTTP inside a client's site is encrypted. `layout` holds the
     addresses and the places of all files. A directory that was used before goes on where it was.
 
-    SuperNodes share one warm worker that forks the process of each message, unless `with_worker` is False: then each
-    message starts a Python process, as Flower does by itself.
-
     The deletion service and the app share a ledger, so with it the run configuration's `state-dir` is set.
     `ledger_url` names another ledger than SQLite there; only the two learn it, by their environment.
     With sessions, `session-address` is set. `node_config` adds settings to every
-    SuperNode's configuration; `environment` adds environment variables to every program.
+    SuperNode's configuration; `environment` adds environment variables to every program. With `secure_aggregation` the
+    sites have keys and the runs that setting.
     """
 
     _SERVER_APP = "flwr-serverapp"
     """What the command of a ServerApp's process has in it."""
+    _run_options: Sequence[str] = ()
+    _kind_of_group: type[ProcessGroup] = ProcessGroup
 
     def __init__(
         self,
@@ -62,32 +57,34 @@ class LocalDeployment:
         with_deletion_service: bool = False,
         with_sessions: bool = False,
         ledger_url: str = "",
-        with_worker: bool = True,
         node_config: Mapping[str, ConfigValue] | None = None,
         environment: Mapping[str, str] | None = None,
+        secure_aggregation: bool = False,
     ) -> None:
         self.run_config: dict[str, ConfigValue] = dict(run_config or {})
         self.layout = layout = new_layout(
-            directory, num_clients=num_clients, secure=secure, node_config=node_config or {}
+            directory,
+            num_clients=num_clients,
+            secure=secure,
+            node_config=node_config or {},
+            secure_aggregation=secure_aggregation,
         )
         self._added_environment = {"OMP_NUM_THREADS": "1", **(environment or {})}
         self._ledger_environment = {VARIABLE: ledger_url} if ledger_url else {}
         self._groups: dict[str, ProcessGroup] = {}
-        self.worker_dir = Path(tempfile.mkdtemp(prefix="flower-worker-")) if with_worker else None
         self._expected: set[str] = set()
         self._add(SUPERLINK, layout.superlink_command(), layout.server_dir)
         self._add(SUPEREXEC, layout.superexec_command(), layout.server_dir)
-        if self.worker_dir is not None:  # a directory of its own: a Unix socket's address must be short
-            command = [program("flower-unlearn-site"), "worker", "--worker-dir", str(self.worker_dir)]
-            self._add(WORKER, command, directory / WORKER)
         for client in range(num_clients):
             self._add(supernode(client), layout.supernode_command(client), layout.client_dir(client))
         if with_deletion_service:
             self._add(DELETION_SERVICE, layout.deletion_service_command(), layout.server_dir)
             self.run_config |= {"state-dir": str(layout.state_dir)}
+        if secure_aggregation:
+            self.run_config |= {"secure-aggregation": True}
         if with_sessions:
             self.run_config |= layout.session_settings()
-        self.control = LocalControl(app_dir, FEDERATION, environment=self._environment_of(layout.server_dir))
+        self.run_app_in(app_dir)
 
     # --- the whole
 
@@ -102,7 +99,7 @@ class LocalDeployment:
             is_new = not self.layout.superlink_database.exists()
             # What needs no SuperLink starts beside it: it takes one processor for seconds.
             for name in self._groups:
-                if name in (SUPERLINK, WORKER, DELETION_SERVICE):
+                if name in (SUPERLINK, DELETION_SERVICE):
                     self.start(name)
             self.wait_until(self.superlink_answers, _START_TIMEOUT_S, "the SuperLink answers")
             if self.layout.secure and is_new:
@@ -140,8 +137,6 @@ class LocalDeployment:
             for group in groups:
                 if not group.wait_until_gone(max(0.0, deadline - time.monotonic())):
                     group.kill()
-        if self.worker_dir is not None:
-            shutil.rmtree(self.worker_dir, ignore_errors=True)
 
     # --- one program
 
@@ -186,6 +181,13 @@ class LocalDeployment:
         return None
 
     # --- runs
+
+    def run_app_in(self, app_dir: Path) -> None:
+        """Submit the app of this directory from now on."""
+        self.control = LocalControl(
+            app_dir, FEDERATION, environment=self._environment_of(self.layout.server_dir)
+        )
+        self.control.run_options = self._run_options
 
     def submit_run(self, overrides: Mapping[str, ConfigValue] | None = None) -> int:
         """Submit the app with this deployment's run configuration; return the run's id.
@@ -264,9 +266,7 @@ class LocalDeployment:
         environment = self._environment_of(directory)
         if name in (SUPEREXEC, DELETION_SERVICE):
             environment |= self._ledger_environment
-        if self.worker_dir is not None and name.startswith(SUPERNODE):
-            environment["PATH"] = f"{self.worker_dir / 'bin'}{os.pathsep}{environment['PATH']}"
-        self._groups[name] = ProcessGroup(name, command, environment=environment, directory=directory)
+        self._groups[name] = self._kind_of_group(name, command, environment=environment, directory=directory)
 
     def _environment_of(self, directory: Path) -> dict[str, str]:
         return {**flower_environment(directory / "flower"), **self._added_environment}

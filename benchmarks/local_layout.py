@@ -1,6 +1,6 @@
 """Where a local federation's programs keep their files, where they listen and how they are called.
 
-The programs and their options are those of deploy/README.md; only the addresses are all loopback.
+The programs and their options are those of deploy/; only the addresses are all loopback.
 Each has a directory of its own, as if it ran on a host of its own:
 
     server/     superlink.db, state/ (with ledger.db), flower/ (Flower's home), certificates/ if secure
@@ -16,6 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from server.operations.flower_control import (
     FLEET_SPEAKS_HTTP,
@@ -38,7 +41,8 @@ _GIVEN: set[int] = set()
 class Layout:
     """Files, addresses and command lines of a federation on one machine.
 
-    Client i is the client of id `str(i)`. `node_config` adds settings to every SuperNode's.
+    Client i is the client of id `str(i)`. `node_config` adds settings to every SuperNode's; with `secure_aggregation`
+    each has a key of its own and the roster of all.
     """
 
     directory: Path
@@ -49,6 +53,7 @@ class Layout:
     session_address: str
     runtime_ports: tuple[int, ...]
     node_config: Mapping[str, ConfigValue] = field(default_factory=dict)
+    secure_aggregation: bool = False
 
     @property
     def num_clients(self) -> int:
@@ -119,6 +124,25 @@ class Layout:
                 run_script("make_supernode_key.sh", str(self.client_dir(client) / "key"))
                 run_script("make_certificates.sh", sessions, "client", f"client-{client}")
 
+        if self.secure_aggregation:
+            self._make_secure_keys()
+
+    def _secure_keys(self, client: int) -> dict[str, ConfigValue]:
+        key = self.client_dir(client) / "secure-key.pem"
+        return {"secure-key": str(key), "secure-roster": str(self.directory / "secure-roster")}
+
+    def _make_secure_keys(self) -> None:
+        roster = self.directory / "secure-roster"
+        make_private(roster)
+        for client in range(self.num_clients):
+            private, public = self.client_dir(client) / "secure-key.pem", roster / f"{client}.pem"
+            if not public.exists():
+                key = Ed25519PrivateKey.generate()
+                write_new(private, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+                public.write_bytes(
+                    key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+                )
+
     def superlink_command(self) -> list[str]:
         """Return the command that starts `flower-superlink`."""
         host, _, port = self.control_address.partition(":")
@@ -165,6 +189,7 @@ class Layout:
             "client-id": str(client),
             "state-dir": str(directory / "state"),
             **(self.session_tls(f"client-{client}") if self.secure else {}),
+            **(self._secure_keys(client) if self.secure_aggregation else {}),
             **self.node_config,
         }
         command = [program("flower-supernode"), "--superlink", self.fleet_address, "--host", "127.0.0.1"]
@@ -224,7 +249,12 @@ class LocalControl(FlowerControl):
 
 
 def new_layout(
-    directory: Path, *, num_clients: int, secure: bool, node_config: Mapping[str, ConfigValue]
+    directory: Path,
+    *,
+    num_clients: int,
+    secure: bool,
+    node_config: Mapping[str, ConfigValue],
+    secure_aggregation: bool = False,
 ) -> Layout:
     """Lay a federation out in `directory`, on loopback ports that are free now.
 
@@ -241,6 +271,7 @@ def new_layout(
         session_address=f"127.0.0.1:{session}",
         runtime_ports=tuple(runtimes),
         node_config=dict(node_config),
+        secure_aggregation=secure_aggregation,
     )
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Protocol
 
 import psutil
 
@@ -31,6 +32,15 @@ class Process:
     command: str
 
 
+class Leader(Protocol):
+    """A started program, as a `subprocess.Popen` is looked at."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Return None while it runs."""
+
+
 class ProcessGroup:
     """One program and all that it starts. Output goes to `log_path`, which grows over restarts.
 
@@ -45,7 +55,7 @@ class ProcessGroup:
         self.log_path = directory / f"{name}.log"
         self._directory = directory
         self._environment = dict(environment)
-        self._leader: subprocess.Popen[bytes] | None = None
+        self._leader: Leader | None = None
         self._has_gone = False
 
     @property
@@ -91,17 +101,20 @@ class ProcessGroup:
             raise DeploymentError(f"{self.name} still has living processes {pids}; kill it first.")
         make_private(self._directory)
         with open_private(self.log_path, append=True) as log:
-            self._leader = subprocess.Popen(
-                self.command,
-                env=self._environment,
-                cwd=self._directory,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                umask=OTHERS,
-            )
+            self._leader = self._launch(log)
         self._has_gone = False
+
+    def _launch(self, log: IO[bytes]) -> Leader:
+        return subprocess.Popen(
+            self.command,
+            env=self._environment,
+            cwd=self._directory,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            umask=OTHERS,
+        )
 
     def ask_to_end(self) -> None:
         """Send SIGTERM to the group; return at once."""

@@ -1,13 +1,15 @@
-"""Write the tables of docs/configuration.md and the defaults in pyproject.toml from the definitions: `make docs`."""
+"""Write the tables of docs/reference-settings.md and the defaults in pyproject.toml: `make docs`."""
 
 import ast
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+from server.operations.retention import Retention
 from strategies.settings.run_config import FIELDS, RunSettings
 
 _ROOT = Path(__file__).parents[1]
@@ -18,12 +20,21 @@ def write_tables(page: str) -> str:
     defaults = RunSettings().to_run_config()
     for group in reversed(RunSettings.__bases__):
         heading = re.escape((group.__doc__ or "").splitlines()[0].split(";")[0].rstrip("."))
-        rows = [f"| `{name}` | {_show(defaults[name])} | {text} |\n" for name, text in _describe(group)]
-        table = "".join(["| setting | default | meaning |\n", "|---|---|---|\n", *rows])
-        found = re.search(rf"(?m)^## {heading}\n\n(?:[^|#\n].*\n+)*((?:\|.*\n)+)", page)
-        assert found is not None, f"docs/configuration.md needs the heading {heading} with a table"
-        page = page[: found.start(1)] + table + page[found.end(1) :]
-    return page
+        page = _with_table(page, heading, [(name, defaults[name], text) for name, text in _describe(group)])
+    hints = get_type_hints(Retention, include_extras=True)
+    kept = [
+        (one.name.replace("_", "-"), one.default, hints[one.name].__metadata__[0])
+        for one in fields(Retention)
+    ]
+    return _with_table(page, "Retention", kept)
+
+
+def _with_table(page: str, heading: str, settings: Iterable[tuple[str, Any, str]]) -> str:
+    rows = [f"| `{name}` | {_show(default)} | {text} |\n" for name, default, text in settings]
+    table = "".join(["| setting | default | meaning |\n", "|---|---|---|\n", *rows])
+    found = re.search(rf"(?m)^## {heading}\n\n(?:[^|#\n].*\n+)*((?:\|.*\n)+)", page)
+    assert found is not None, f"docs/reference-settings.md needs the heading {heading} with a table"
+    return page[: found.start(1)] + table + page[found.end(1) :]
 
 
 def write_defaults(project: str) -> str:
@@ -37,7 +48,7 @@ def write_defaults(project: str) -> str:
 
 
 FILES: Mapping[Path, Callable[[str], str]] = {
-    _ROOT / "docs" / "configuration.md": write_tables,
+    _ROOT / "docs" / "reference-settings.md": write_tables,
     _ROOT / "pyproject.toml": write_defaults,
 }
 

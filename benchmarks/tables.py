@@ -2,8 +2,9 @@
 
 import json
 import platform
+import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from subprocess import run
 from typing import Any
@@ -11,7 +12,21 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from unlearning.runtime.durable_files import write_atomically
+
 Row = dict[str, Any]
+
+
+def measured(work: Path, parts: Mapping[str, Callable[[], Iterable[Row]]]) -> list[Row]:
+    """Return the rows of all parts in their order; those that are in the file `work` are not measured again."""
+    found: dict[str, list[Row]] = json.loads(work.read_text(encoding="utf-8")) if work.exists() else {}
+    for name, measure in parts.items():
+        if name not in found:
+            found[name] = list(measure())
+            work.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(work, json.dumps(found).encode())
+            print(f"{name}: done", flush=True)
+    return [row for name in parts for row in found[name]]
 
 
 def commit() -> str:
@@ -32,6 +47,19 @@ def provenance() -> str:
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """Return the lines of a Markdown table; a first heading may be empty."""
     return [_line(headings), _line(["---"] * len(headings)), *map(_line, rows)]
+
+
+def between_marks(page: str, name: str, lines: Iterable[str]) -> str:
+    """Return the page with these lines in place of those between the marks of a name.
+
+    Raises:
+        ValueError: the page lacks the marks, or has them twice.
+    """
+    parts = re.split(rf"(?s)<!-- {re.escape(name)} -->.*<!-- end of {re.escape(name)} -->", page)
+    if len(parts) != 2:
+        raise ValueError(f"The page has no place for its table: <!-- {name} --> … <!-- end of {name} -->.")
+    made = "\n".join(lines)
+    return f"<!-- {name} -->\n{made}\n<!-- end of {name} -->".join(parts)
 
 
 def median(rows: Iterable[Mapping[str, Any]], key: str) -> str:

@@ -12,9 +12,12 @@ from typing import Any, Protocol
 
 from flwr.app import Context, Message, RecordDict
 
+from client.context_memory import memory_of
 from client.last_answer import LastAnswer, key_of
 from client.measurements import measure
-from client.memory import ClientMemory, memory_of, requests_to_send
+from client.memory import ClientMemory, requests_to_send
+from client.mods import work_through_mods
+from client.secure_rounds import is_secure, masked, refuse_in_the_clear
 from client.site_work import ClientWork, Sites, client_id_of, open_work
 from strategies.joint_exchange import FAILED, MEASURE_TOO, join_answers
 from strategies.messages import (
@@ -32,13 +35,13 @@ from strategies.messages import (
     with_values,
 )
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, UpdateRefused, VersionMismatch
+from unlearning.one_line import as_line
 from unlearning.protocol import PROTOCOL, check_protocol
 from unlearning.requests import Forget
 from unlearning.runtime.json_codec import from_plain, to_plain
 from unlearning.runtime.peak_memory import MemoryWatch
 from unlearning.tasks.own_code import name_of
 from unlearning.tasks.task import forgotten_mask
-from unlearning.untrusted import as_line
 
 _log = getLogger(__name__)
 
@@ -95,12 +98,17 @@ def message_handler(handler: Callable[[Message, ClientWork], RecordDict]) -> Han
         local: ClientWork | None = None
         with MemoryWatch() as watch:
             try:
+                refuse_in_the_clear(message, context.node_config)
                 values = record_past(message, memory)
                 again = last.find(key)
                 if again is not None:
                     return again
-                local = open_work(values, message, context, memory, sites)
-                content = handler(message, local)
+                local = opened = open_work(values, message, context, memory, sites)
+                content = work_through_mods(
+                    sites.mods, lambda received: handler(received, opened), message, context
+                )
+                if is_secure(message):
+                    content = masked(content, message, opened, context)
             except UpdateRefused as exc:  # what the server sends fits the server's model
                 made_by = name_of(sites.source.make_task)
                 content = _refusal(UpdateRefused(f"The model of {made_by} on this machine: {exc}"))
@@ -113,12 +121,13 @@ def message_handler(handler: Callable[[Message, ClientWork], RecordDict]) -> Han
                     raise
                 _log.exception("The work failed; the model is measured all the same.")
                 content = _bug(exc)
-        content = with_values(content, {PEAK_MEMORY: to_plain(watch.peak())})
+        if not is_secure(message):  # it grows with the number of examples
+            content = with_values(content, {PEAK_MEMORY: to_plain(watch.peak())})
         if local is not None and MEASURE_TOO in local.values:
             content = _and_measured(content, message, local)
         content = add_site_requests(content, memory)
         if local is not None and _may_be_kept(content, local):
-            last.keep(key, message.metadata.message_type, content)
+            content = last.keep(key, message.metadata.message_type, content)
         return content
 
     return handle

@@ -6,16 +6,17 @@ app = make_client_app(make_task, load_site)
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import ClientAppCallable
+from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from client.answering import Handler
 from client.answering import answer as answer_message
 from client.handlers import HANDLERS
+from client.mods import checked_mods
 from client.site_work import SiteCache, SiteLoader
 from flower_unlearning_names import refuse_shadows
 from strategies import built_in
@@ -23,18 +24,21 @@ from strategies.settings.task_source import LoadSite, MakeTask, TaskSource
 from unlearning.runtime.durable_files import keep_private
 
 
-def make_client_app(make_task: MakeTask, load_site: LoadSite, *, table: str | None = None) -> ClientApp:
+def make_client_app(
+    make_task: MakeTask, load_site: LoadSite, *, table: str | None = None, mods: Sequence[Mod] = ()
+) -> ClientApp:
     """Return the ClientApp of a federation that can forget, with a task and data of your own.
 
     make_task: `make_task(settings) -> Task`, the same on server and clients.
     load_site: `load_site(settings, node_config) -> Site`, this client's data.
     table: of the settings, in `[tool.flwr.app.config]`; the name of make_task's package, if not given.
+    mods: Flower's or your own, around training and what unlearning methods ask for (`client.mods`).
 
     Raises:
-        ConfigurationError: a module of yours has the name of a package of ours.
+        ConfigurationError: a module of yours has the name of a package of ours; a mod cannot be called.
     """
     refuse_shadows()
-    return _App(make_task, load_site, table)
+    return _App(make_task, load_site, table, checked_mods(mods))
 
 
 class _App(ClientApp):
@@ -44,15 +48,17 @@ class _App(ClientApp):
     closures, whose code would travel each time.
     """
 
-    def __init__(self, make_task: MakeTask, load_site: LoadSite, table: str | None) -> None:
+    def __init__(
+        self, make_task: MakeTask, load_site: LoadSite, table: str | None, mods: tuple[Mod, ...]
+    ) -> None:
         super().__init__(mods=[end_at_sigterm, keep_files_private])
-        self._made_of = make_task, load_site, table
-        sites = SiteLoader(TaskSource.of(make_task, table), load_site)
+        self._made_of = make_task, load_site, table, mods
+        sites = SiteLoader(TaskSource.of(make_task, table), load_site, mods)
         for kind, handle in HANDLERS.items():
             category, _, action = kind.partition(".")
             getattr(self, category)(action or "default")(_answer_by(handle, sites))
 
-    def __reduce__(self) -> tuple[type["_App"], tuple[MakeTask, LoadSite, str | None]]:
+    def __reduce__(self) -> tuple[type["_App"], tuple[MakeTask, LoadSite, str | None, tuple[Mod, ...]]]:
         return _App, self._made_of
 
 
@@ -82,13 +88,15 @@ def _answer_by(handle: Handler, sites: SiteLoader) -> Callable[[Message, Context
 app = make_client_app(built_in.make_task, built_in.load_site, table=built_in.NO_TABLE)
 
 
-def clients_in_process() -> Callable[[Message, Context], Message]:
-    """Return what answers as `app` does, for the nodes of one federation; make one for each.
+def clients_in_process(
+    source: TaskSource = built_in.SOURCE, load_site: LoadSite | None = None
+) -> Callable[[Message, Context], Message]:
+    """Return what answers as `app` does, or an app of your own, for the nodes of one federation; make one for each.
 
     Flower starts a process for every message on a deployment, which loads the data it needs. Where clients answer in
     the caller's process (`strategies.in_process_grid`), each keeps its data loaded from one message to the next.
     """
-    loader = SiteLoader(built_in.SOURCE, built_in.load_site)
+    loader = SiteLoader(source, load_site or built_in.load_site)
     sites: defaultdict[int, SiteCache] = defaultdict(lambda: SiteCache(loader))
 
     def answer(message: Message, context: Context) -> Message:

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from client.commands import StateDir, noise_app
+from client.local_layers import newest_values
 from client.memory import DirectoryMemory
-from client.worker.paths import WorkerPaths, default_directory
 from strategies.command_line import Printing, Program, run_program, say, show_lines
 from strategies.installation import CONFIG_DIR, STATE_ROOT, UNITS_DIR, Host
 from unlearning.errors import InvalidRequest
@@ -41,7 +41,7 @@ def request(
     received_on: Annotated[
         str,
         typer.Option(
-            metavar="YYYY-MM-DD", help="When the person's request came in; else, when the server hears."
+            metavar="YYYY-MM-DD", help="When the person's request came in; else, when the server receives it."
         ),
     ] = "",
     due_on: Annotated[
@@ -101,6 +101,18 @@ def ids(state_dir: StateDir) -> None:
 
 
 @app.command(cls=Printing, rich_help_panel=OWNER)
+def layers(state_dir: StateDir, output: Annotated[Path, typer.Option(help="For torch.load.")]) -> None:
+    """Write the layers that this site trains for itself; load_state_dict(…, strict=False) puts them into a model."""
+    import torch
+
+    values = newest_values(DirectoryMemory(state_dir))
+    if not values:
+        raise InvalidRequest(f"{state_dir} has no values: no local_layers, or no training since a deletion.")
+    torch.save({name: torch.tensor(one) for name, one in values.items()}, output)
+    show_lines((f"{output}: {', '.join(values)}",), data={"path": str(output), "layers": sorted(values)})
+
+
+@app.command(cls=Printing, rich_help_panel=OWNER)
 def status(state_dir: StateDir) -> None:
     """Show what was filed here, the server's answers, and what this client may not train on."""
     memory = DirectoryMemory(state_dir)
@@ -120,7 +132,9 @@ def status(state_dir: StateDir) -> None:
 def setup(
     name: Annotated[str, typer.Argument(help="This client's id, as the server's operator will register it.")],
     server: Annotated[str, typer.Argument(help="The server's name, as in its certificate.")],
-    data_dir: Annotated[Path | None, typer.Option(help="This site's own data (docs/tasks.md).")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="This site's own data (docs/how-to-use-your-own-data.md).")
+    ] = None,
     part_id: Annotated[int, typer.Option(help="Its part of a data set that is dealt out, from 0 on.")] = 0,
     num_parts: Annotated[int, typer.Option(help="How many parts there are; the same at all sites.")] = 0,
     answer: Annotated[Path | None, typer.Option(help="The folder that came back from the server.")] = None,
@@ -129,7 +143,7 @@ def setup(
     units_dir: Annotated[
         Path, typer.Option(help="Where systemd's units go; none are written if it is not there.")
     ] = UNITS_DIR,
-    user: Annotated[str, typer.Option(help="Who owns the files; empty: whoever calls this.")] = "flower",
+    user: Annotated[str, typer.Option(help="Who owns the files; empty: the caller.")] = "flower",
 ) -> None:
     """Make keys, settings and unit of this site's host; doing it again changes nothing."""
     from client.site_setup import UNIT, Data, setup_site, take_answer
@@ -152,64 +166,15 @@ def setup(
 
 app.add_typer(noise_app, name="noise", rich_help_panel=OWNER)
 
-_WORKER_DIR = default_directory()
-WorkerDir = Annotated[
-    Path,
-    typer.Option(envvar="FLOWER_UNLEARNING_WORKER_DIR", help="The directory of the warm worker, mode 700."),
-]
-
 
 @app.command(
     rich_help_panel=HOST, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
 )
-def node(
-    context: typer.Context,
-    worker_dir: WorkerDir = _WORKER_DIR,
-    no_worker: Annotated[
-        bool, typer.Option("--no-worker", help="Flower's own way: a new Python for each message.")
-    ] = False,
-) -> None:
-    """Run `flower-supernode` with the arguments behind `--` and a warm worker that forks its messages' processes."""
-    from client.worker.supernode import run_node
+def node(context: typer.Context) -> None:
+    """Run `flower-supernode` with the arguments behind `--`, again until the server lets it in."""
+    from client.supernode import run_node
 
-    raise typer.Exit(run_node(context.args, None if no_worker else WorkerPaths(worker_dir)))
-
-
-worker_app = typer.Typer(help="The warm worker that forks a process for each message.")
-app.add_typer(worker_app, name="worker", rich_help_panel=HOST)
-
-
-@worker_app.callback(invoke_without_command=True)
-def worker(context: typer.Context, worker_dir: WorkerDir = _WORKER_DIR) -> None:
-    """Run a worker until SIGTERM; `node` does this by itself."""
-    context.obj = WorkerPaths(worker_dir)
-    if context.invoked_subcommand is None:
-        from client.worker.fork_server import serve
-
-        serve(context.obj)
-
-
-@worker_app.command("status", cls=Printing)
-def worker_status(context: typer.Context) -> None:
-    """Say how many messages were forked, how many started cold, and why; ends with 1 where no worker answers."""
-    from client.worker.fork_server import ask_status
-
-    places: WorkerPaths = context.obj
-    cold = places.cold_starts()
-    for reason, count in cold.items():
-        say(f"{count} message(s) started cold: {reason}")
-    try:
-        found = ask_status(places)
-    except OSError as exc:
-        typer.echo(
-            f"No worker answers at {places.socket} ({exc}); messages start cold. `flower-unlearn-site node` starts one."
-        )
-        raise typer.Exit(1) from exc
-    said = (
-        f"Worker {found['pid']}: {found['forked']} message(s) forked, {found['running']} running, "
-        f"{found['resident_bytes']:,} bytes resident at most."
-    )
-    show_lines((said,), data={**found, "cold_starts": cold})
+    raise typer.Exit(run_node(context.args))
 
 
 def main() -> None:

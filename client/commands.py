@@ -25,7 +25,7 @@ StateDir = Annotated[
 @noise_app.command()
 def plant(
     state_dir: StateDir,
-    data: Annotated[Path, typer.Option(help="This site's train.npz (docs/tasks.md).")],
+    data: Annotated[Path, typer.Option(help="This site's train.npz (docs/how-to-use-your-own-data.md).")],
     output: Annotated[Path, typer.Option(help="Where the noisy train.npz goes: the data-dir to train on.")],
     deviation: Annotated[float, typer.Option(help="Of the noise, in the inputs' own scale.")],
     share: Annotated[float, typer.Option(help="Of the examples that get noise.")] = 0.1,

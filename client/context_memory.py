@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 
+from client.memory import LOCAL, ClientMemory, DirectoryMemory, erase_trained_with, state_dir_of
 from unlearning.pseudonyms import merge_keyed
 from unlearning.requests import NOTHING, Forget
 from unlearning.runtime.json_codec import from_plain, to_plain
@@ -39,7 +40,9 @@ class ContextMemory:
         hashed, more = merge_keyed(known, forget, keys)
         if more:
             for name in [name for name in self._state.array_records if name.startswith(_KEPT)]:
-                del self._state[name]
+                if not name.startswith(f"{_KEPT}{LOCAL}/"):
+                    del self._state[name]
+            erase_trained_with(self.store(LOCAL), hashed)
         if hashed != known or keys != self.keys():
             self._state[_RECORD] = ConfigRecord(
                 {
@@ -94,3 +97,11 @@ class ContextEntries(MutableMapping[tuple[str, int], Arrays]):
 
     def _name(self, entry: tuple[str, int]) -> str:
         return f"{self._prefix}{entry[0]}/{entry[1]}"
+
+
+def memory_of(context: Context) -> ClientMemory:
+    """Return the state directory where the node names one, else the run's context."""
+    directory = state_dir_of(context.node_config)
+    if directory is not None:
+        return DirectoryMemory(directory)
+    return ContextMemory(context)

@@ -7,9 +7,12 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 
 from client.answering import Handler, add_site_requests, message_handler, record_past
+from client.context_memory import memory_of
 from client.last_answer import LastAnswer
+from client.local_layers import keep_values, values_before
 from client.measurements import measure
-from client.memory import memory_of
+from client.memory import ARRIVING, state_dir_of
+from client.secure_rounds import answer_stage
 from client.site_work import ClientWork, SiteCache, Sites, client_id_of
 from strategies.messages import (
     CLIENT_ID,
@@ -17,6 +20,8 @@ from strategies.messages import (
     MEASURE,
     NOTICE,
     PART,
+    RECHECK,
+    SECURE_STAGE,
     SESSION,
     TRAIN,
     UNLEARN,
@@ -24,6 +29,7 @@ from strategies.messages import (
     arrays_content,
     beside_the_model,
     by_preparation,
+    config_beside,
     failure_values,
     instruction_of,
     name_for_preparations,
@@ -34,15 +40,18 @@ from strategies.messages import (
 from strategies.sessions.client_session import run_client_session
 from strategies.sessions.payloads import INVITATION, Invitation
 from strategies.tls_files import TlsFiles
-from unlearning.errors import DataError, FlowerUnlearningError, SessionError
+from unlearning.errors import DataError, FlowerUnlearningError, SecureAggregationError, SessionError
+from unlearning.local_layers import at_site
 from unlearning.methods.method import ClientSite, Reply
 from unlearning.methods.preparation import LocalRound, train_prepared
 from unlearning.methods.registry import method_named
 from unlearning.pseudonyms import is_keyed
 from unlearning.requests import Forget, KnownSamples
 from unlearning.runtime.json_codec import from_plain, to_plain
+from unlearning.runtime.spool import make_spool
 from unlearning.tasks.task import Examples, forgotten_mask, unknown_ids
 from unlearning.training import Trained, TrainingSettings
+from unlearning.untrusted import reason_of
 
 
 @message_handler
@@ -53,6 +62,7 @@ def handle_train(message: Message, local: ClientWork) -> RecordDict:
         training = TrainingSettings(**local.values["training"])
     else:  # a stock strategy sends none
         training = local.settings.training(local.server_round)
+    training = replace(training, proximal_mu=_proximal_mu(message))
     trained, beside = _train_locally(
         local, message.content.array_records["arrays"], examples, local.training(training)
     )
@@ -67,20 +77,32 @@ def handle_train(message: Message, local: ClientWork) -> RecordDict:
     )
 
 
+def _proximal_mu(message: Message) -> float:
+    """Return the weight of FedProx's term, which its strategy tells every client; 0 where it tells none."""
+    value = config_beside(message.content).get("proximal-mu", 0.0)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
 def _train_locally(
     local: ClientWork, arrays: ArrayRecord, examples: Examples, training: TrainingSettings
 ) -> tuple[Trained, dict[str, NDArray[Any]]]:
     """Train locally, with what prepared methods do in it; return the result and what they return beside it."""
     model, received = vector_of(arrays), by_preparation(beside_the_model(arrays))
+    task, number = local.loaded.task, local.server_round
+    withheld = from_plain(Forget, local.values.get("withheld", {}))
+    if task.local_layers:
+        task = at_site(task, values_before(local.memory, withheld, number))
     work = LocalRound(
         client_id=str(local.values.get(CLIENT_ID, local.client_id)),
-        number=local.server_round,
-        task=local.task,
+        number=number,
+        task=task,
         model=model,
         examples=examples,
         training=training,
     )
     trained, returns = train_prepared(local.settings.preparations(), work, local.memory.store, received)
+    if task.local_layers:
+        keep_values(local.memory, withheld, number, trained.local)
     return trained, name_for_preparations(returns)
 
 
@@ -117,7 +139,8 @@ def _site(local: ClientWork, method: str, forget: Forget) -> ClientSite:
             retain=local.examples_without(withheld, forget),
             store=local.memory.store(method),
         )
-    return local.loaded.sites[key]
+    site = local.loaded.sites[key]
+    return replace(site, task=local.task, memo={}) if local.task.local_layers else site
 
 
 handle_measure = message_handler(measure)
@@ -154,12 +177,24 @@ def handle_whoami(message: Message, context: Context, sites: Sites) -> RecordDic
     return add_site_requests(arrays_content({}, {"client-id": client_id_of(context)}), memory)
 
 
+def handle_secure_stage(message: Message, context: Context, sites: Sites) -> RecordDict:  # noqa: ARG001 - as all handlers
+    """Answer a stage of a round of secure aggregation; neither data nor model is needed for that."""
+    memory = memory_of(context)
+    try:
+        content = answer_stage(message, context)
+    except (FlowerUnlearningError, ValueError, KeyError) as exc:
+        known = exc if isinstance(exc, FlowerUnlearningError) else SecureAggregationError(reason_of(exc))
+        content = arrays_content({}, failure_values(known))
+    return add_site_requests(content, memory)
+
+
 IN_SESSIONS: dict[str, Handler] = {
     TRAIN: handle_train,
     UNLEARN: handle_unlearn,
     MEASURE: handle_measure,
     NOTICE: handle_notice,
     KNOWN: handle_known,
+    SECURE_STAGE: handle_secure_stage,
 }
 """What answers a message of each type that a session carries."""
 
@@ -167,13 +202,15 @@ IN_SESSIONS: dict[str, Handler] = {
 def handle_session(message: Message, context: Context, sites: Sites) -> RecordDict:
     """Answer messages over one stream, until the server ends the session or something more is permanently forgotten.
 
-    The data is loaded once, and the process ends after the answer to a message with new tombstones, so that nothing of
-    what is forgotten stays in memory; the server invites the next process.
+    The data is loaded once, and the process ends after the answer to a message with new tombstones or to a recheck, so
+    that nothing of what is forgotten stays in memory; the server invites the next process.
     """
-    memory, cache = memory_of(context), SiteCache(sites)
-    known = memory.tombstones()
+    memory, cache, directory = memory_of(context), SiteCache(sites), state_dir_of(context.node_config)
+    known, rechecked = memory.tombstones(), False
 
     def answer(received: Message) -> RecordDict:
+        nonlocal rechecked
+        rechecked = rechecked or RECHECK in told_values(received.content)
         handler = IN_SESSIONS.get(received.metadata.message_type)
         if handler is None:
             error = SessionError(
@@ -187,8 +224,9 @@ def handle_session(message: Message, context: Context, sites: Sites) -> RecordDi
             Invitation.from_json(told_values(message.content).get(INVITATION, {})),
             answer,
             context.node_id,
-            is_over=lambda: memory.tombstones() != known,
+            is_over=lambda: rechecked or memory.tombstones() != known,
             tls=TlsFiles.from_settings(context.node_config),
+            spool=None if directory is None else make_spool(directory / ARRIVING),
         )
     except FlowerUnlearningError as exc:
         return arrays_content({}, failure_values(exc))

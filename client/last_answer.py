@@ -1,32 +1,44 @@
 """A site's last answer, kept until the server asks for something else, so that a lost one can be given again.
 
-The file `last-answer` in the client's state directory:
+The file `last-answer` in the client's state directory is written once, and what is sent is read from it:
 
-    KEY SHA-256\n    the hash of the message, and the hash of the rest
-    ...              the answer's records, as Flower's protobuf
+    JSON\n    the hash of the message, since when the machine runs, the sizes of what follows
+    ...       the answer's records without their arrays, as Flower's protobuf
+    ...       the numbers of each array
 
 It holds one answer to work: training or a method's step. Other answers are computed again. The server
 asks again under the same round and with the same content, so the same bytes go out, nothing is trained twice, and what
 methods keep here of a round is not touched twice. The file is erased by the next other message, and when
-something more is forgotten. It is not flushed to the disk: after a power cut the answer is computed again.
+something more is forgotten. It is not flushed to the disk: after a power cut, when the machine runs since another
+moment than the file says, the answer is computed again.
 """
 
 import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import suppress
 from logging import getLogger
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Any
 
-from flwr.app import Context, Message, RecordDict
+import numpy as np
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
+from numpy.typing import NDArray
 
 from client.memory import LAST_ANSWER, PARTIAL_ANSWER, erase_last_answer, state_dir_of
-from strategies.messages import TRAIN, UNLEARN, count_bytes, round_of
+from strategies.held_arrays import HeldArray, numbers_of
+from strategies.messages import TRAIN, UNLEARN, arrays_record, round_of
+from unlearning.parameters import content_hash
 from unlearning.runtime.durable_files import make_private, open_private
 
 _log = getLogger(__name__)
 
 KEPT = frozenset({TRAIN, UNLEARN})
-MAX_BYTES = 2**30
-"""A larger answer is not kept."""
+_ALIGNED = 64
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def key_of(message: Message, context: Context) -> str:
@@ -38,8 +50,9 @@ def key_of(message: Message, context: Context) -> str:
         digest.update(f"{name}\0{sorted(record.items())!r}\0".encode())
     for name, arrays in sorted(message.content.array_records.items()):
         for key, array in sorted(arrays.items()):
-            digest.update(f"{name}\0{key}\0{len(array.data)}\0".encode())
-            digest.update(array.data)
+            known = array.content_hash if isinstance(array, HeldArray) else ""
+            content = known or content_hash(numbers_of(key, array))
+            digest.update(f"{name}\0{key}\0{array.shape}\0{content}\0".encode())
     return digest.hexdigest()
 
 
@@ -51,29 +64,31 @@ class LastAnswer:
 
     def find(self, key: str) -> RecordDict | None:
         """Return the answer to what has this key, if it is the last one; otherwise erase the last one."""
-        if self._directory is None:
+        if self._directory is None or not (path := self._directory / LAST_ANSWER).exists():
             return None
-        path = self._directory / LAST_ANSWER
-        try:
-            header, _, body = path.read_bytes().partition(b"\n")
-        except FileNotFoundError:
-            return None
-        if header != _header(key, body):
-            self.erase()
-            return None
-        _log.warning("The server asks once more for the last answer; the same is given.")
-        return recorddict_from_proto(ProtoRecordDict.FromString(body))
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            with path.open("rb") as file:
+                header = json.loads(file.readline())
+            if header["key"] == key and header["boot"] == _boot():
+                content = _read(path, header)
+                _log.warning("The server asks once more for the last answer; the same is given.")
+                return content
+        self.erase()
+        return None
 
-    def keep(self, key: str, message_type: str, content: RecordDict) -> None:
-        """Keep an answer, in place of the one before, if it is one to work and not too large."""
-        if self._directory is None or message_type not in KEPT or count_bytes(content) > MAX_BYTES:
-            return
-        body = recorddict_to_proto(content).SerializeToString()
-        make_private(self._directory)
-        partial = self._directory / PARTIAL_ANSWER
-        with open_private(partial) as file:
-            file.write(_header(key, body) + b"\n" + body)
-        partial.replace(self._directory / LAST_ANSWER)
+    def keep(self, key: str, message_type: str, content: RecordDict) -> RecordDict:
+        """Keep an answer to work in place of the one before; return the same one, with its arrays in the file."""
+        if self._directory is None or message_type not in KEPT or not (boot := _boot()):
+            return content
+        try:
+            make_private(self._directory)
+            header = _write(self._directory / PARTIAL_ANSWER, {"key": key, "boot": boot}, content)
+            path = (self._directory / PARTIAL_ANSWER).replace(self._directory / LAST_ANSWER)
+            return _read(path, header)
+        except OSError as exc:
+            _log.warning("The answer is sent and cannot be kept in case it is lost: %s", exc)
+            self.erase()
+            return content
 
     def erase(self) -> None:
         """Erase the last answer."""
@@ -81,5 +96,58 @@ class LastAnswer:
             erase_last_answer(self._directory)
 
 
-def _header(key: str, body: bytes) -> bytes:
-    return f"{key} {hashlib.sha256(body).hexdigest()}".encode()
+def _boot() -> str:
+    """Return by what the kernel names its present run; empty where it does not, and no answer is kept."""
+    with suppress(OSError):
+        return _BOOT.read_text(encoding="ascii").strip()
+    return ""
+
+
+def _arrays(content: RecordDict) -> Iterator[tuple[str, str, NDArray[Any]]]:
+    for name, record in content.array_records.items():
+        for key, array in record.items():
+            yield name, key, numbers_of(key, array)
+
+
+def _bytes_of(numbers: NDArray[Any]) -> memoryview:
+    return np.ascontiguousarray(numbers).reshape(-1).view(np.uint8).data
+
+
+def _write(path: Path, known: dict[str, Any], content: RecordDict) -> dict[str, Any]:
+    arrays = list(_arrays(content))
+    others = {name: ArrayRecord() if name in content.array_records else one for name, one in content.items()}
+    body = recorddict_to_proto(RecordDict(others)).SerializeToString()
+    header = {
+        **known,
+        "records": len(body),
+        "arrays": [[name, key, one.dtype.str, one.shape] for name, key, one in arrays],
+    }
+    with open_private(path) as file:
+        file.write(json.dumps(header).encode() + b"\n" + body)
+        for _, _, numbers in arrays:
+            file.write(bytes(-file.tell() % _ALIGNED))
+            file.write(_bytes_of(numbers))
+    return header
+
+
+def _read(path: Path, header: dict[str, Any]) -> RecordDict:
+    """Return the answer in a file, its arrays mapped.
+
+    Raises:
+        ValueError: it was cut.
+    """
+    with path.open("rb") as file:
+        mapped = mmap(file.fileno(), 0, access=ACCESS_READ)
+    place = mapped.find(b"\n") + 1 + header["records"]
+    content = recorddict_from_proto(ProtoRecordDict.FromString(mapped[place - header["records"] : place]))
+    found: dict[str, dict[str, NDArray[Any]]] = {}
+    for name, key, dtype, shape in header["arrays"]:
+        place += -place % _ALIGNED
+        numbers = np.ndarray(shape, dtype, mapped, place)
+        found.setdefault(name, {})[key] = numbers
+        place += numbers.nbytes
+    if place != len(mapped):
+        raise ValueError("it was cut")
+    for name, arrays in found.items():
+        content[name] = arrays_record(arrays)
+    return content

@@ -7,11 +7,12 @@ from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 
 from client.planted_noise import note_score
-from client.site_work import ClientWork
-from strategies.messages import arrays_content, vector_of
+from client.site_work import ClientWork, may_measure
+from strategies.messages import RECHECK, arrays_content, vector_of
 from strategies.settings.run_config import local_seed
 from unlearning.errors import DataError
 from unlearning.parameters import Vector
+from unlearning.runtime.json_codec import to_plain
 from unlearning.tasks.task import Examples, forgotten_mask
 from unlearning.verification.observations import observe_model
 
@@ -20,16 +21,20 @@ def measure(message: Message, local: ClientWork) -> RecordDict:
     """Measure the model on the retained, the forgotten and the held-out examples.
 
     Raises:
-        DataError: this client was forgotten, and the measurement does not belong to its deletion.
+        DataError: this client was forgotten, and the measurement does not belong to its deletion; or it is a recheck,
+            and the owner has not agreed to any.
     """
-    sets = _measured_sets(local)
     model = vector_of(message.content.array_records["arrays"])
-    note_score(local.node_config, local.task, model, local.server_round)
+    planted = note_score(local.node_config, local.task, model, local.server_round)
+    if not may_measure(local.values, local.node_config):
+        raise DataError("Its owner has not agreed to rechecks (node config answer-rechecks).")
+    sets = _measured_sets(local)
     arrays: dict[str, NDArray[Any]] = {}
     for name, examples in sets.items():
         # the attack on the change compares posteriors of forgotten with those of test examples
         arrays |= _observe(local, model, name, examples, with_outputs=name != "retained")
-    return arrays_content(arrays, {})
+    said = {} if planted is None or RECHECK not in local.values else {RECHECK: to_plain(planted)}
+    return arrays_content(arrays, said)
 
 
 def _measured_sets(local: ClientWork) -> dict[str, Examples]:

@@ -12,11 +12,13 @@ runs and restarts, and no operator of the server can make a client forget it. Wi
     state-dir/sample-ids          the ids of the samples that may be used, one a line, as they were last loaded
     state-dir/kept/METHOD/...     what methods keep here from round to round (`unlearning.runtime.stores`)
     state-dir/last-answer         the last answer, in case it is lost on its way (`client.last_answer`)
+    state-dir/arriving            a session's models while they are in use, in files without a name
     state-dir/version             of the program (`unlearning.protocol`); an older one does not touch the directory
+    state-dir/secure-round.json   the last round of secure aggregation that was answered, and its secrets until its end
     state-dir/planted-noise.npz   noise that the owner planted, noise-scores.json its scores (`client.planted_noise`)
 
 When something more of the client's own is forgotten, all that methods keep here and the last answer are erased: they
-were computed from that.
+were computed from that. Of local layers those values stay that were trained without it (`client.local_layers`).
 """
 
 import json
@@ -24,7 +26,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
 from unlearning.errors import CheckpointError, InvalidRequest
@@ -37,12 +39,10 @@ from unlearning.runtime.json_codec import from_plain, to_plain
 from unlearning.runtime.stores import DirectoryStore, Store
 from unlearning.untrusted import SITE_REQUEST_BYTES, SITE_REQUESTS
 
-if TYPE_CHECKING:
-    from flwr.app import Context
-
-SAMPLE_IDS, _PROBLEM = "sample-ids", "problem"
+SAMPLE_IDS, _PROBLEM, SECURE_ROUND = "sample-ids", "problem", "secure-round.json"
 PLANTED, SCORES = "planted-noise.npz", "noise-scores.json"
-LAST_ANSWER = "last-answer"
+LAST_ANSWER, ARRIVING = "last-answer", "arriving"
+LOCAL = "local-layers"  # the store of `client.local_layers`
 PARTIAL_ANSWER = f"{LAST_ANSWER}.part"
 _OURS = (
     "tombstones.json",
@@ -51,9 +51,11 @@ _OURS = (
     "sent",
     "sample-ids",
     _PROBLEM,
+    SECURE_ROUND,
     "kept",
     "peer",
     LAST_ANSWER,
+    ARRIVING,
     PLANTED,
     SCORES,
     VERSION_FILE,
@@ -137,7 +139,10 @@ class DirectoryMemory:
         hashed, more = merge_keyed(known, forget, keys)
         if more:
             # Erased first: after a crash in between the tombstone is still to be written, so both come again.
-            shutil.rmtree(self._directory / "kept", ignore_errors=True)
+            for kept in (self._directory / "kept").glob("*"):
+                if kept.name != LOCAL:
+                    shutil.rmtree(kept, ignore_errors=True)
+            erase_trained_with(self.store(LOCAL), hashed)
             erase_last_answer(self._directory)
         if hashed != known:
             _write(self._directory / "tombstones.json", to_plain(hashed))
@@ -233,6 +238,14 @@ def _private(directory: Path) -> None:
     )  # once a process: a client's answer takes seconds, a walk of many files as well
 
 
+def erase_trained_with(store: Store, forget: Forget) -> None:
+    """Erase the values that were trained with something of `forget`, a site's tombstones."""
+    for key in store.list_keys():
+        left_out = from_plain(Forget, json.loads(key))
+        if left_out | forget != left_out:
+            store.erase(key)
+
+
 def erase_last_answer(directory: Path) -> None:
     """Erase the answer in a client's state directory, and what a process that died left half-written."""
     for name in (LAST_ANSWER, PARTIAL_ANSWER):
@@ -243,16 +256,6 @@ def state_dir_of(node_config: Mapping[str, Any]) -> Path | None:
     """Return the state directory that the node's configuration names, if it does."""
     directory = str(node_config.get("state-dir", ""))
     return Path(directory) if directory else None
-
-
-def memory_of(context: "Context") -> ClientMemory:
-    """Return the state directory where the node names one, else the run's context."""
-    directory = state_dir_of(context.node_config)
-    if directory is not None:
-        return DirectoryMemory(directory)
-    from client.context_memory import ContextMemory  # imports Flower, which the command line does without
-
-    return ContextMemory(context)
 
 
 def requests_to_send(memory: ClientMemory) -> list[dict[str, Any]]:

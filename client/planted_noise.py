@@ -82,23 +82,28 @@ def plant_in_file(
     return len(planted.clean)
 
 
-def note_score(node_config: Mapping[str, Any], task: Task, model: Vector, number: int) -> None:
-    """Write down the planted noise's score for the model (d,) of round `number`; nothing where none was planted.
+def note_score(node_config: Mapping[str, Any], task: Task, model: Vector, number: int) -> NoiseScore | None:
+    """Write down the planted noise's score for the model (d,) of round `number`, and return it.
+
+    None where no noise was planted.
 
     Whatever goes wrong here is logged only: the server's measurement does not depend on it.
     """
     directory = state_dir_of(node_config)
     if directory is None or not (directory / PLANTED).exists():
-        return
+        return None
     try:
         known, digest = read_scores(directory), content_hash(model)
-        if any(one.model == digest for one in known):
-            return
+        for one in known:
+            if one.model == digest:
+                return one
         found = judge(scores(task, model, _read(directory / PLANTED)))
         score = NoiseScore(round=number, model=digest, mean=found.mean, z=found.z, p_value=found.p_value)
         write_atomically(directory / SCORES, json.dumps(to_plain([*known, score]), indent=1).encode())
     except Exception:  # noqa: BLE001 - whatever it is, the server gets its measurement
         _log.exception("The noise planted at this site has no score for the model of round %d.", number)
+        return None
+    return score
 
 
 def read_scores(state_dir: Path) -> list[NoiseScore]:

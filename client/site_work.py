@@ -5,17 +5,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from flwr.app import Context, Message
+from flwr.clientapp.typing import Mod
 
+from client.local_layers import newest_values
 from client.memory import ClientMemory
 from strategies.built_in import NO_TABLE, part_of
 from strategies.joint_exchange import MEASURE_TOO
-from strategies.messages import FROZEN_PART, round_of
+from strategies.messages import FROZEN_PART, RECHECK, round_of
 from strategies.settings.run_config import RunSettings, local_seed
 from strategies.settings.task_source import AppSettings, LoadSite, TaskSource
-from unlearning.methods.method import ClientSite
+from unlearning.local_layers import at_site
+from unlearning.methods.method import ClientSite, Need
 from unlearning.pseudonyms import names_of, reveal
-from unlearning.requests import Forget
+from unlearning.requests import NOTHING, Forget
 from unlearning.runtime.json_codec import from_plain
+from unlearning.task_contract import check_task, refuse_coupled
 from unlearning.tasks import drop_own_data
 from unlearning.tasks.own_code import load_own_site
 from unlearning.tasks.task import Examples, Task, forgotten_mask
@@ -40,10 +44,11 @@ class LoadedSite:
 
 @dataclass(frozen=True, slots=True)
 class SiteLoader:
-    """The two functions of an app by which a client has a task and data."""
+    """The two functions of an app by which a client has a task and data, and its mods (`client.mods`)."""
 
     source: TaskSource
     load_site: LoadSite
+    mods: tuple[Mod, ...] = ()
 
     def load(
         self, settings: AppSettings, node_config: Mapping[str, Any], memory: ClientMemory, forget: Forget
@@ -54,8 +59,12 @@ class SiteLoader:
             AppError: one of the functions raised, or returned something else than it must.
             ConfigurationError: a method cannot be prepared for with such a task.
         """
-        task = settings.run.prepared_task(self.source.task(settings))
+        own = self.source.task(settings)
+        task = settings.run.prepared_task(own)
         site = load_own_site(self.load_site, settings.own, node_config)
+        if self.source.table != NO_TABLE:
+            check_task(own, site.train)
+            refuse_coupled(own, site.train, settings.run.preparing(Need.MEAN_LOSS))
         names = names_of(memory.keys(), {*site.train.ids.tolist(), *site.test.ids.tolist()})
         gone = forgotten_mask(site.train, reveal(memory.tombstones(), names))
         memory.note_samples(site.train.ids[~gone].tolist())
@@ -76,6 +85,7 @@ class SiteCache:
 
     def __init__(self, loader: "Sites") -> None:
         self.source: TaskSource = loader.source
+        self.mods: tuple[Mod, ...] = loader.mods
         self._load = loader.load
         self._loaded: dict[Hashable, LoadedSite] = {}
 
@@ -108,20 +118,16 @@ Sites: TypeAlias = SiteLoader | SiteCache
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientWork:
-    """What a client has at hand for one message."""
+    """What a client has at hand for one message; the task is with its own values of local layers."""
 
     client_id: str
+    task: Task
     settings: RunSettings
     loaded: LoadedSite
     memory: ClientMemory
     values: Mapping[str, Any]
     node_config: Mapping[str, Any]
     server_round: int
-
-    @property
-    def task(self) -> Task:
-        """What is learnt."""
-        return self.loaded.task
 
     @property
     def examples(self) -> Examples:
@@ -170,16 +176,32 @@ def open_work(
     """Open the site for a message with these `values`."""
     settings = sites.source.read(context.run_config)
     forget = _to_measure(values) | _to_measure(values.get(MEASURE_TOO, {}))
+    if not may_measure(values, context.node_config):
+        forget = NOTHING  # then it is not even read
     loaded = sites.load(settings, context.node_config, memory, forget)
     check_frozen_part(loaded.task, str(values.get(FROZEN_PART, "")))
     return ClientWork(
         client_id=client_id_of(context),
+        task=at_site(loaded.task, newest_values(memory)) if loaded.task.local_layers else loaded.task,
         settings=settings.run,
         loaded=loaded,
         memory=memory,
         values=values,
         node_config=context.node_config,
         server_round=round_of(message),
+    )
+
+
+def may_measure(values: Mapping[str, Any], node_config: Mapping[str, Any]) -> bool:
+    """Return whether a site measures what a message counts as forgotten.
+
+    While a deletion runs it does. Afterwards its owner must have agreed, in the node's own configuration; a simulated
+    client has none, and nothing that outlives the run.
+    """
+    return (
+        RECHECK not in values
+        or not node_config.get("state-dir")
+        or node_config.get("answer-rechecks") in (True, "true")
     )
 
 

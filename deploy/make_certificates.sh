@@ -9,7 +9,7 @@
 #
 # HOST is a DNS name or an IPv4 address under which others reach the server or the peer; for the server
 # localhost and 127.0.0.1 are always added, because its own programs connect by loopback.
-# The NAME of a peer is its id in the peers' configuration (docs/decentralised.md). Peers get an authority,
+# The NAME of a peer is its id in the peers' configuration (docs/how-to-run-peers.md). Peers get an authority,
 # and so a DIR, of their own: it decides who is a member.
 # ROLE is operator (any request), officer (decides about requests), auditor (reads everything), several of these joined
 # by commas, or client (requests about itself). NAME becomes the certificate's common name and ROLE its organisational

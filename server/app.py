@@ -19,8 +19,10 @@ from typing import Any
 import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from torch import Tensor
 
 from unlearning.runtime.gc_tuning import end_without_collecting, nothing_collected
+from unlearning.runtime.spool import make_spool
 
 with nothing_collected():  # PyTorch, SciPy and scikit-learn come with it
     from server.live_loop import LiveLoop
@@ -37,9 +39,16 @@ from server.federation.preparations import Preparations
 from server.federation.round_log import RoundLog
 from server.federation.scripted_requests import parse_requests
 from server.federation.state import FederationState
+from server.federation.training_account import (
+    TrainingAccount,
+    private_mean,
+    private_settings,
+    refuse_without_privacy,
+)
 from server.ledger import Ledger
 from server.operations.logs import log_to_flower
 from server.state_directory.files import (
+    ARRIVING,
     CHECKPOINTS,
     KEPT,
     NOISE_SECRET,
@@ -51,6 +60,7 @@ from server.state_directory.files import (
 from server.state_directory.ledger_address import ledger_of_run
 from server.state_directory.subject_key import subject_keys
 from strategies import built_in
+from strategies.aggregation import MakeStrategy, OwnAggregation, check_make_strategy
 from strategies.fedavg import FedAvg
 from strategies.roster import Roster
 from strategies.round_plan import RoundPlan
@@ -59,11 +69,14 @@ from strategies.sessions.session_grid import SessionGrid
 from strategies.settings.run_config import RunSettings
 from strategies.settings.task_source import LoadTest, MakeTask, TaskSource
 from unlearning.certified.secret_noise import noise_secret
-from unlearning.errors import AppError, ConfigurationError, Fenced
+from unlearning.errors import AppError, ConfigurationError, Fenced, TrainingFailed
 from unlearning.methods.costs import training_flops
 from unlearning.methods.eligibility import FederationProfile
+from unlearning.methods.method import Need
+from unlearning.methods.registry import method_named
 from unlearning.parameters import content_hash, size_of_vector
 from unlearning.runtime.durable_files import keep_private, write_atomically
+from unlearning.task_contract import check_task, couples_examples, refuse_coupled
 from unlearning.tasks.own_code import load_own_test
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import initial_parameters, structure
@@ -76,15 +89,23 @@ class AppRun:
     """What a run is of: its settings, what is learnt, and the server's test examples, if it has any.
 
     written: the settings by the names that a person types, and who makes the task, for the state directory.
+    aggregation: a strategy of the user's own, in place of FedAvg's mean.
     """
 
     settings: RunSettings
     task: Task
     test: Examples | None
     written: Mapping[str, Any]
+    aggregation: OwnAggregation | None = None
 
     @classmethod
-    def of(cls, values: Mapping[str, Any], source: TaskSource, load_test: LoadTest) -> "AppRun":
+    def of(
+        cls,
+        values: Mapping[str, Any],
+        source: TaskSource,
+        load_test: LoadTest,
+        make_strategy: MakeStrategy | None = None,
+    ) -> "AppRun":
         """Return the run that `values` (Flower's `context.run_config`) describe, of this app.
 
         Raises:
@@ -92,25 +113,48 @@ class AppRun:
             AppError: a function of the app raised, or returned something else than it must.
         """
         settings = source.read(values)
+        task, test = source.task(settings), load_own_test(load_test, settings.own)
+        prepared = map(method_named, settings.run.preparations())
+        if test is not None and task.local_layers:
+            why = f"the server would test the local_layers of {task.name} untrained: only sites have values of them"
+            raise AppError(
+                f"{why}. Let load_test return None; sites test with their own.", code="local-layers"
+            )
+        if test is not None and source.table != built_in.NO_TABLE:
+            check_task(task, test)
+            refuse_coupled(task, test, settings.run.preparing(Need.MEAN_LOSS))
+        if settings.run.secure_aggregation and make_strategy is not None:
+            raise ConfigurationError(["secure-aggregation: a strategy of your own does not go with it."])
+        own = make_strategy and OwnAggregation(make_strategy, settings.own, task, prepared)
+        run_settings, aggregation = private_settings(settings.run, own, task)
         return cls(
-            settings=settings.run,
-            task=source.task(settings),
-            test=load_own_test(load_test, settings.own),
+            settings=run_settings,
+            task=task,
+            aggregation=aggregation,
+            test=test,
             written=source.to_keep(settings),
         )
 
 
-def make_server_app(make_task: MakeTask, load_test: LoadTest, *, table: str | None = None) -> ServerApp:
+def make_server_app(
+    make_task: MakeTask,
+    load_test: LoadTest | None = None,
+    *,
+    table: str | None = None,
+    strategy: MakeStrategy | None = None,
+) -> ServerApp:
     """Return the ServerApp of a federation that can forget, with a task of your own.
 
     make_task: `make_task(settings) -> Task`, the same on server and clients.
     load_test: `load_test(settings) -> Examples | None`, what the server itself measures on, if it has anything.
     table: of the settings, in `[tool.flwr.app.config]`; the name of make_task's package, if not given.
+    strategy: `make_strategy(settings) -> Strategy`, Flower's or your own, which aggregates rounds in place of FedAvg.
 
     Raises:
-        HiddenPackage: a module of yours has the name of a package of ours.
+        ConfigurationError: a module of yours has the name of a package of ours; `strategy` is no function.
     """
     refuse_shadows()
+    check_make_strategy(strategy)
     source = TaskSource.of(make_task, table)
     made = ServerApp()
 
@@ -121,8 +165,9 @@ def make_server_app(make_task: MakeTask, load_test: LoadTest, *, table: str | No
         end_without_collecting()
         log_to_flower()
         try:
-            run_federation(grid, AppRun.of(context.run_config, source, load_test), run_id=context.run_id)
-        except (ConfigurationError, AppError) as exc:
+            run = AppRun.of(context.run_config, source, load_test or (lambda _: None), strategy)
+            run_federation(grid, run, run_id=context.run_id)
+        except (ConfigurationError, AppError, TrainingFailed) as exc:
             _log.error("%s", exc)
             raise
 
@@ -140,13 +185,13 @@ def run_federation(
     every_round_counts: whether a training round in which every client fails ends the run; a live federation goes on.
 
     Raises:
-        TrainingFailed: every client failed in a training round, and every round counts.
+        TrainingFailed: every client failed in a training round, and every round counts; or none has ever trained.
         ConfigurationError: the scripted requests are malformed, the certificate key cannot sign, the checkpoint is of
             another model, or a setting was changed on which what is kept for methods depends.
         Fenced: a newer server process has taken over.
     """
     settings = run.settings
-    scripted = parse_requests(settings.requests)
+    scripted = parse_requests(settings.requests, settings.rounds)
     check_certificate_key(settings.certificate_key)
     with open_federation(grid, run, run_id=run_id) as context:
         state = context.checkpoints.newest()
@@ -156,6 +201,10 @@ def run_federation(
         else:
             _check_same_model(context.task, state.parameters.size, context.state_dir)
             _log.info("Going on in %s from round %d (%s)", context.state_dir, state.round, state.phase)
+        if context.training_account is None:
+            refuse_without_privacy(context.ledger)
+        else:
+            context.training_account.check(round_number=state.round, training_rounds=state.training_rounds)
         now = SettingsSince.of(settings, run.written, state.round + 1)
         state = replace(state, settings=going_on(state.settings, now, state.prepared_since))
         write_atomically(context.state_dir / SETTINGS_FILE, json.dumps(dict(run.written), indent=1).encode())
@@ -191,22 +240,28 @@ def open_federation(grid: Grid, run: AppRun, *, run_id: int) -> Iterator[Federat
     keys = subject_keys(state_dir)
     endpoint = Endpoint.from_settings(settings)
     ledger = Ledger.open(ledger_of_run(settings.ledger, state_dir), keys)
-    always = settings.transport == "session"
-    sessions = None if endpoint is None else SessionGrid(grid, endpoint, always=always)
+    sessions = None
+    if endpoint is not None:
+        spool = make_spool(state_dir / ARRIVING)
+        sessions = SessionGrid(grid, endpoint, always=settings.transport == "session", spool=spool)
     try:
         preparations = Preparations(directory=state_dir / KEPT, prepared=settings.preparations())
         plan = RoundPlan(subject_keys=keys, rules=preparations)
-        fedavg = FedAvg(run.task, settings, Roster(timeout_s=settings.round_timeout_s), plan)
+        roster, mean = Roster(timeout_s=settings.round_timeout_s), private_mean(settings, state_dir)
+        fedavg = FedAvg(run.task, settings, roster, plan, run.aggregation, mean)
         task = fedavg.task
         token = ledger.acquire_fence(f"{gethostname()}:{os.getpid()} run {run_id}", now=_now())
         writer = ledger.live(token, _now)
         erase_unfinished(state_dir)
         clients = Clients(grid=sessions or grid, fedavg=fedavg, ledger=ledger, writer=writer)
         test_set = ServerTestSet(task, run.test, settings)
+        account = None
+        if mean is not None:
+            account = TrainingAccount(settings=settings, mean=mean, ledger=ledger, writer=writer)
         yield FederationContext(
             settings=settings,
             task=task,
-            federation=_profile(settings, task, run.test),
+            federation=_profile(run, task),
             state_dir=state_dir,
             ledger=ledger,
             writer=writer,
@@ -215,6 +270,7 @@ def open_federation(grid: Grid, run: AppRun, *, run_id: int) -> Iterator[Federat
             checkpoints=CheckpointStore(state_dir / CHECKPOINTS, keep=settings.checkpoints_kept),
             preparations=preparations,
             records=RoundLog(clients=clients, test_set=test_set, evaluate_every=settings.evaluate_every),
+            training_account=account,
         )
     finally:
         if sessions is not None:
@@ -241,17 +297,32 @@ def state_directory(settings: RunSettings, run_id: int) -> Path:
     return home / "flower-unlearning" / f"run-{run_id}"
 
 
-def _profile(settings: RunSettings, task: Task, examples: Examples | None) -> FederationProfile:
+def _profile(run: AppRun, task: Task) -> FederationProfile:
     """Return what the federation is; operations are counted on the server's test examples, and 0 without any."""
+    settings, examples, own = run.settings, run.test, run.aggregation
     few = examples.select(np.arange(min(2, len(examples)))) if examples else None
+    aggregation = "" if own is None or own.is_fedavg else own.name
+    if settings.is_private:
+        aggregation = "FedAvg with differential privacy"
     return FederationProfile.of(
         task,
         name=settings.federation,
         local_epochs=settings.epochs,
         recovery_max_rounds=settings.recovery_max_rounds,
+        aggregation=aggregation,
+        adds_noise=settings.is_private or (own is not None and own.adds_noise),
+        private_training=settings.is_private,
+        secure_aggregation=settings.secure_aggregation,
         flops_per_example=training_flops(task, few) if few else 0.0,
-        input_dimensions=few.batch(slice(None))[0].ndim - 1 if few else 0,
+        input_dimensions=_dimensions(few) if few else 0,
+        couples_examples=examples is not None and couples_examples(task, examples),
     )
+
+
+def _dimensions(examples: Examples) -> int:
+    """Return the dimensions of one input; 0 where it is several tensors."""
+    inputs, _ = examples.batch(slice(None))
+    return inputs.ndim - 1 if isinstance(inputs, Tensor) else 0
 
 
 def _now() -> datetime:

@@ -26,14 +26,18 @@ from logging import getLogger
 
 from server.deletion import queue, steps
 from server.deletion.privacy_account import announce_account
+from server.deletion.rechecking import RecheckQueue, recheck
 from server.deletion.steps import finish_abandoning
 from server.federation.context import FederationContext
+from server.federation.first_answers import FirstAnswers
 from server.federation.known_samples import answer_questions, ask_sites
-from server.federation.scripted_requests import ScriptedRequest
-from server.federation.state import FederationState, Move, Phase, RoundDone, RoundResult, Step
+from server.federation.scripted_requests import ScriptedRequest, check_scripted
+from server.federation.state import FederationState, Move, Phase, RoundDone, Step
 from server.ledger import APPROVAL, FEDERATION
 from server.requests.admission import admit
-from unlearning.errors import IllegalMove, RequestError, TrainingFailed
+from server.requests.own_runs import OwnRuns
+from server.state_directory.files import OWN_RUNS
+from unlearning.errors import IllegalMove, RequestError
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.requests import UNBEGUN_STATUSES, DeletionRequest, Exclusions, Status
 from unlearning.runtime.json_codec import to_plain
@@ -65,12 +69,14 @@ class LiveLoop:
     ) -> None:
         self._context = context
         self._scripted = scripted
-        self._every_round_counts = every_round_counts
+        self._first_answers = FirstAnswers(context.settings, every_round_counts)
         self._refused: set[str] = set()
         self._noted: dict[str, str] = {}
         self._undecided: dict[str, Exclusions] = {}
         self._saved: FederationState | None = None
         self._announced: FederationProfile | None = None
+        self._rechecks = RecheckQueue(context.ledger)
+        self._own_runs = OwnRuns(context.state_dir / OWN_RUNS)
         self._next_round_at = 0.0
 
     def run(self, state: FederationState) -> FederationState:
@@ -78,6 +84,8 @@ class LiveLoop:
 
         Raises:
             Fenced: a newer server process has taken over; nothing that this one did since counts.
+            TrainingFailed: no client has ever trained, as `FirstAnswers` says.
+            ConfigurationError: a request of the run's configuration is none that this federation can serve.
         """
         context = self._context
         clients = context.clients
@@ -86,6 +94,8 @@ class LiveLoop:
         clients.await_clients()
         clients.register()
         state = self._recover(context.preparations.resume(state))
+        prepared, settings = context.preparations.prepared, context.settings
+        check_scripted(self._scripted, context.ledger, self._profile(state), prepared, settings.num_clients)
         self._announce(state)
         while (following := self.step(state)) is not None:
             if following is not state:  # a step that only waited has nothing to announce
@@ -107,6 +117,9 @@ class LiveLoop:
         """
         context, writer = self._context, self._context.writer
         writer.check_fence()
+        if step.release:
+            assert context.training_account is not None, "training is private"
+            context.training_account.count(step.release)
         for note in step.notes:
             writer.note(note.request_id, note.kind, note.detail)
         if step.round is not None:
@@ -190,13 +203,18 @@ class LiveLoop:
         claimed = [] if state.is_resting else self._claim(state)
         if claimed:
             return self._commit_each(steps.begin(context, state, claimed), state)
-        if context.settings.rounds and state.training_rounds >= context.settings.rounds:
+        checked = recheck(context, state, self._rechecks.look())
+        if checked is not None:
+            self.commit(checked)
+            return checked.state
+        if self._is_done(state):
             for request in context.ledger.requests.select(statuses=UNBEGUN_STATUSES):
                 _log.warning(
                     "Request %s (%s) still waits; it will be served when the federation runs again.",
                     request.id,
                     request.target.describe(),
                 )
+            self._first_answers.at_end(state)
             return None
         wait_s = self._next_round_at - time.monotonic()
         if wait_s > 0:
@@ -205,29 +223,46 @@ class LiveLoop:
         self._next_round_at = time.monotonic() + context.settings.round_interval_s
         return self._train(state)
 
+    def _is_done(self, state: FederationState) -> bool:
+        """Tell whether no training round follows."""
+        settings, account = self._context.settings, self._context.training_account
+        if settings.rounds and state.training_rounds >= settings.rounds:
+            return True
+        if account is None or not account.is_spent:
+            return False
+        _log.warning("Training ends, its privacy budget is spent: %s", account.now.text)
+        return True
+
     def _train(self, state: FederationState) -> FederationState:
         """Carry out one ordinary round; one without any usable update leaves the model and counts all the same.
 
         Raises:
-            TrainingFailed: all clients failed, and every round counts.
+            TrainingFailed: as `FirstAnswers` says.
         """
         done = self._context.train_round(state)
-        if self._every_round_counts:
-            _check_somebody(done)
+        self._first_answers.after_round(done)
         state = replace(done.state, training_rounds=state.training_rounds + 1, is_resting=False)
-        self.commit(Step(state=state, round=RoundDone(result=done, kind="training")))
+        round_done = RoundDone(result=done, kind="training")
+        self.commit(Step(state=state, round=round_done, release=done.outcome.release))
         return state
 
     def _announce(self, state: FederationState) -> None:
         """Tell the deletion service, through the ledger, what this federation can serve, whenever that changes."""
         context = self._context
-        federation = replace(
-            context.federation, prepare=context.settings.prepare, prepared_since=dict(state.prepared_since)
-        )
+        federation = self._profile(state)
         if federation != self._announced:
             context.writer.set_facts({FEDERATION: to_plain(federation)})
             self._announced = federation
+        self._own_runs.announce(context.ledger, context.writer)
         announce_account(context, state)
+        if context.training_account is not None:
+            context.training_account.announce(state.exclusions.num_clients)
+
+    def _profile(self, state: FederationState) -> FederationProfile:
+        known = self._context
+        return replace(
+            known.federation, prepare=known.settings.prepare, prepared_since=dict(state.prepared_since)
+        )
 
     def _claim(self, state: FederationState) -> list[DeletionRequest]:
         context = self._context
@@ -267,20 +302,3 @@ def _ways_to(phase: Phase, request_id: str, status: Status) -> Iterator[Move]:
     if status in order:
         for to in order[order.index(status) + 1 : order.index(wanted) + 1]:
             yield Move(request_id=request_id, to=to)
-
-
-def _check_somebody(done: RoundResult) -> None:
-    """Refuse a round in which all clients that were asked failed; the message has the reason of one.
-
-    Raises:
-        TrainingFailed: no answer entered it.
-    """
-    failed = {name: str(one) for name, one in done.exchange.failures.items()}
-    reasons = {**failed, **done.exchange.refused, **done.outcome.refused}
-    if reasons and not done.outcome.participants:
-        first = min(reasons)
-        others = f" ({len(reasons) - 1} more failed)" if len(reasons) > 1 else ""
-        raise TrainingFailed(
-            f"No client's answer entered round {done.state.round}; of client {first}: "
-            f"{reasons[first].rstrip('.')}{others}."
-        )

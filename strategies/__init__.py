@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from strategies.by_name import MethodStrategy
     from strategies.fedavg import FedAvg as FedAvg
 
+    DpCovered = MethodStrategy
     ExactRidge = MethodStrategy
     FedAU = MethodStrategy
     FedAULearning = MethodStrategy
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     Natural = MethodStrategy
     NegGradPlus = MethodStrategy
     NewtonCG = MethodStrategy
+    NoisyFineTuning = MethodStrategy
     NoT = MethodStrategy
     PGA = MethodStrategy
     PUFRegular = MethodStrategy

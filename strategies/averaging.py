@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from strategies.aggregation import Combined
+from strategies.changes import Change
 from strategies.round_plan import RoundOutcome
 from strategies.round_rules import RoundRules
 from strategies.update_limits import FEWEST, Excess, Limits, agrees, excess, influences
@@ -34,12 +36,12 @@ class Averaging:
     combine: makes one model of the local ones. judge: what the server says of models, if it says anything.
     """
 
-    combine: Callable[[Models], Vector]
+    combine: Callable[[Models], Combined]
     rules: RoundRules
     limits: Limits
     judge: Judge | None = None
 
-    def outcome(self, entering: Replies, changes: Mapping[str, Vector]) -> RoundOutcome:
+    def outcome(self, entering: Replies, changes: Mapping[str, Change]) -> RoundOutcome:
         """Average answers that are sound each by itself; `changes` are what they change of the model.
 
         Where the server would not commit their model, the one client is left out without which it would.
@@ -47,21 +49,21 @@ class Averaging:
         if not entering:
             return RoundOutcome()
         models: Models = {client: (reply.num_examples, reply.vector) for client, reply in entering.items()}
-        model = self.combine(models)
+        made = self.combine(models)
         held_back: dict[str, str] = {}
         refused: dict[str, str] = {}
         culprit = ""
         if self.rules.averages and (
             over := excess(influences(_counts(models), changes), self.limits.influence_factor)
         ):
-            reason = self._why_held_back(over, models, changes, model)
+            reason = self._why_held_back(over, models, changes, made)
             if reason:
                 models = _reduced(models, over)
-                model = self.combine(models)
+                made = self.combine(models)
                 (held_back if over.client in models else refused)[over.client] = reason
-        problem = self._problem(model)
+        problem = self._problem(made)
         if problem and (found := self._without_one(models, changes)):
-            culprit, model = found
+            culprit, made = found
             refused[culprit] = f"The round is committed without it, not with it: {problem}."
             models, problem = _without(models, culprit), ""
         participants = {client: count for client, (count, _) in sorted(models.items())}
@@ -70,7 +72,8 @@ class Averaging:
         ]
         keeps = self.rules.keeps_models
         return RoundOutcome(
-            model=model,
+            model=made.model,
+            kept=made.kept,
             participants=participants,
             refused=refused,
             held_back=held_back,
@@ -82,14 +85,14 @@ class Averaging:
         )
 
     def _why_held_back(
-        self, over: Excess, models: Models, changes: Mapping[str, Vector], model: Vector
+        self, over: Excess, models: Models, changes: Mapping[str, Change], made: Combined
     ) -> str:
         """Say why a client with too much influence does not count in full; empty where it does."""
         why = ""
         # The model of all is measured last, for the test set remembers that one.
         others = None if self.judge is None else self.combine(_without(models, over.client))
-        without = None if self.judge is None or others is None else self.judge.loss(others)
-        loss = None if self.judge is None or without is None else self.judge.loss(model)
+        without = None if others is None else self._loss(others)
+        loss = None if without is None else self._loss(made)
         if without is not None and loss is not None and math.isfinite(without):
             if not loss <= without + LOSS_SLACK * abs(without):
                 why = f"the test loss is {loss:.4g} with it and {without:.4g} without it"
@@ -99,21 +102,26 @@ class Averaging:
             f"Its influence is {over.influence / over.bound:.3g} times the bound of max-influence-factor, and {why}."
         )
 
-    def _without_one(self, models: Models, changes: Mapping[str, Vector]) -> tuple[str, Vector] | None:
+    def _without_one(self, models: Models, changes: Mapping[str, Change]) -> tuple[str, Combined] | None:
         """Return the client without which the model may be committed, of several the best, and that model."""
         if len(models) < FEWEST:
             return None
         found = influences(_counts(models), {client: changes[client] for client in models})
-        passing: list[tuple[float, str, Vector]] = []
+        passing: list[tuple[float, str, Combined]] = []
         for client in sorted(found, key=lambda name: (-found[name], name))[:MOST_TRIED]:
-            model = self.combine(_without(models, client))
-            if not self._problem(model):
-                loss = None if self.judge is None else self.judge.loss(model)
-                passing.append((math.inf if loss is None else loss, client, model))
+            made = self.combine(_without(models, client))
+            if not self._problem(made):
+                loss = self._loss(made)
+                passing.append((math.inf if loss is None else loss, client, made))
         return min(passing, key=lambda one: one[:2])[1:] if passing else None
 
-    def _problem(self, model: Vector) -> str:
-        return "" if self.judge is None else self.judge.problem(model)
+    def _loss(self, made: Combined) -> float | None:
+        return None if self.judge is None or made.model is None else self.judge.loss(made.model)
+
+    def _problem(self, made: Combined) -> str:
+        return made.problem or (
+            "" if self.judge is None or made.model is None else self.judge.problem(made.model)
+        )
 
 
 def _counts(models: Models) -> dict[str, int]:

@@ -1,10 +1,10 @@
 """Measuring a model on the clients' own data: reading the clients' answers.
 
 A client computes per-example values locally and sends sums and the values of a bounded random sample, without
-ids: what the attacks need and no more. docs/verification.md lists everything that leaves a client.
+ids: what the attacks need and no more. docs/explanation-membership-attacks.md lists everything that leaves a client.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 
@@ -74,8 +74,13 @@ def read_observations(
     return ClientObservations(by_client=present, refused=dict(sorted(refused.items())))
 
 
-def mean_figures(contents: Mapping[str, RecordDict], check_count: CheckCount) -> dict[str, float]:
-    """Return examples, mean loss and mean score over all clients' training and test data, where they have any."""
+def mean_figures(
+    contents: Mapping[str, RecordDict], check_count: CheckCount, metric_names: Sequence[str] = ()
+) -> dict[str, float]:
+    """Return examples, mean loss and mean score over all clients' training and test data, where they have any.
+
+    metric_names: of the task's metrics of whole sets, of which the weighted mean of the clients' own is returned.
+    """
     found: dict[str, float] = {}
     for name, kind in (("train", "retained"), ("test", "test")):
         merged = read_observations(contents, kind, check_count).merged
@@ -83,6 +88,7 @@ def mean_figures(contents: Mapping[str, RecordDict], check_count: CheckCount) ->
             found[f"{name}-examples"] = merged.num_examples
             found[f"{name}-loss"] = merged.loss_sum / merged.num_examples
             found[f"{name}-score"] = merged.score_sum / merged.num_examples
+            found |= {f"{name}-{key}": value for key, value in merged.named_metrics(metric_names).items()}
     return found
 
 

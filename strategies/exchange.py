@@ -19,10 +19,12 @@ from strategies.fetching import LOST_S, SLOWEST_LINK, CountingGrid, Fetched, Fet
 from strategies.heartbeats import SILENT, nodes_heard
 from strategies.messages import LASTING, PEAK_MEMORY, WHOAMI, Json, count_bytes, values_of, with_content
 from unlearning.errors import UpdateRefused, VersionMismatch
+from unlearning.one_line import as_line
 from unlearning.protocol import PROTOCOL, check_protocol
 from unlearning.runtime.growing_pause import GrowingPause
 from unlearning.runtime.peak_memory import Memory
-from unlearning.untrusted import as_line, reason_of
+from unlearning.secure_aggregation.addends import SecureTotal
+from unlearning.untrusted import reason_of
 
 _log = getLogger(__name__)
 
@@ -69,6 +71,7 @@ class Exchange:
     values: the JSON of each answer, by client.
     refused: answers that were thrown away, and why, by client, or by node where it was no client's turn.
     asked_again: how often, by client, because the answer was lost on its way.
+    total: what the server learns of it under secure aggregation, in place of messages; None where it was given up.
     """
 
     messages: Mapping[str, Message] = field(default_factory=dict)
@@ -79,6 +82,7 @@ class Exchange:
     bytes_sent: int = 0
     bytes_received: int = 0
     seconds: float = 0.0
+    total: SecureTotal | None = None
 
     @property
     def replies(self) -> Mapping[str, RecordDict]:

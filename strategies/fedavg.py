@@ -11,7 +11,7 @@ of the run refuse (`strategies.update_limits`). It runs under Flower's stock `st
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, replace
 from logging import getLogger
 from typing import Any
@@ -21,10 +21,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from strategies.aggregation import Combined, KeptAggregation, OwnAggregation, shown_reply
 from strategies.averaging import Averaging, Judge
 from strategies.client_measurements import mean_figures, measuring
 from strategies.messages import (
     CLIENT_ID,
+    CONFIG,
     MEASURE,
     NUM_EXAMPLES,
     TRAIN,
@@ -33,15 +35,18 @@ from strategies.messages import (
     model_record,
     vector_of,
 )
-from strategies.pending_round import PendingRound
+from strategies.pending_round import PendingRound, RoundAnswers
 from strategies.roster import Member, Roster
 from strategies.round_plan import RoundOutcome, RoundPlan
 from strategies.round_rules import KeptInMemory
 from strategies.settings.run_config import RunSettings
 from strategies.settings.task_source import MakeTask, TaskSource
 from strategies.waiting import ClientWait
-from unlearning.parameters import Models, Vector
+from unlearning.certified.private_training import PrivateMean
+from unlearning.errors import ConfigurationError
+from unlearning.parameters import Models, Vector, content_hash
 from unlearning.requests import Exclusions
+from unlearning.secure_aggregation.addends import SecureTotal
 from unlearning.tasks.task import Task
 from unlearning.training import frozen_part, initial_parameters
 
@@ -55,6 +60,8 @@ class FedAvg(Strategy):
     settings: those of the run, its defaults if none are given; `changes` are settings by name, in place of theirs.
     plan: what rounds go by; `follow` gives it another one, and `aggregate` the counts of the round. Without one, what
         the settings prepare for is kept in memory.
+    aggregation: what makes the model of the local ones in place of `combine`, for the live loop.
+    private: makes the model, and draws who takes part, where the settings say `privacy`.
     rounds_trained: under Flower's `start()`, which counts its rounds from 1 each time.
 
     Raises:
@@ -69,8 +76,12 @@ class FedAvg(Strategy):
         settings: RunSettings | None = None,
         roster: Roster | None = None,
         plan: RoundPlan | None = None,
+        aggregation: OwnAggregation | None = None,
+        private: PrivateMean | None = None,
         **changes: Any,
     ) -> None:
+        self.aggregation = aggregation
+        self.private = private
         self.settings = settings = (settings or RunSettings()).with_changes(changes)
         self.task = settings.prepared_task(task)
         self.limits = settings.limits(self.task)
@@ -80,6 +91,7 @@ class FedAvg(Strategy):
         self.rounds_trained = 0
         self._wait = ClientWait(settings)
         self._pending: PendingRound | None = None
+        self._begun: KeptAggregation | None = None
 
     @classmethod
     def of(cls, run_config: Mapping[str, Any], make_task: MakeTask, *, table: str | None = None) -> "FedAvg":
@@ -124,9 +136,11 @@ class FedAvg(Strategy):
     def sample(self, eligible: Iterable[str], server_round: int) -> list[str]:
         """Return a seeded sample of the eligible clients, sorted; the same for the same seed and round.
 
-        A suspended client is not in it.
+        A suspended client is not in it. In private training each is in it by itself, drawn in secret.
         """
         candidates = sorted(set(eligible) - self.plan.suspended)
+        if self.private is not None:
+            return [client for client in candidates if self.private.takes_part(client, server_round)]
         wanted = math.ceil(self.settings.fraction * len(candidates))
         count = min(len(candidates), max(wanted, self.settings.min_clients))
         generator = np.random.default_rng([self.settings.seed, server_round])
@@ -149,7 +163,22 @@ class FedAvg(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask the round's clients to train, once enough are online."""
+        """Ask the round's clients to train, once enough are online.
+
+        Raises:
+            ConfigurationError: of secure aggregation, for a round of Flower's loop has one exchange; and of privacy,
+                which no ledger would count.
+        """
+        if self.settings.is_private:
+            raise ConfigurationError(
+                ["privacy: it runs in the live federation (make_server_app), not under Flower's start()."]
+            )
+        if self.settings.secure_aggregation:
+            raise ConfigurationError(
+                [
+                    "secure-aggregation: it runs in the live federation (make_server_app), not under Flower's start()."
+                ]
+            )
         self.await_clients(grid)
         if sent := self.plan.rules.arrays_for(server_round, self.plan.exclusions):
             arrays = model_record(vector_of(arrays), sent)
@@ -164,8 +193,21 @@ class FedAvg(Strategy):
             clients={member.node_id: client for client, member in chosen.items()},
             rules=self.plan.rules,
             limits=self.limits,
+            is_skipped=not chosen and len(self.eligible(grid)) < self.settings.min_clients,
         )
-        return self.plan.messages(TRAIN, server_round, chosen, self.training(server_round), arrays)
+        messages = self.plan.messages(TRAIN, server_round, chosen, self.training(server_round), arrays)
+        self._begun = self.tell(messages.values(), self._pending.model)
+        return messages
+
+    def tell(self, messages: Collection[Message], model: Vector) -> KeptAggregation | None:
+        """Add what the user's own strategy tells clients of a round from `model` (d,); return what it keeps of that."""
+        if self.aggregation is None or not messages:
+            return None
+        nodes = [message.metadata.dst_node_id for message in messages]
+        begun, told = self.aggregation.configure(self.plan.kept, model, nodes)
+        for message in messages:
+            message.content.config_records[CONFIG].update(told[message.metadata.dst_node_id])
+        return begun
 
     def training(self, server_round: int, also: Json | None = None) -> Callable[[str], Json]:
         """Return what a message that asks to train as the settings say tells each client; `also`: other values."""
@@ -196,8 +238,10 @@ class FedAvg(Strategy):
         assert self._pending is not None, "train_messages comes first"
         before = self._pending.model
         answers = self._pending.read(server_round, replies, self.roster, self.check_count)
+        if self.private is not None:
+            return self._aggregate_privately(self.private, server_round, answers, judge)
         averaging = Averaging(
-            combine=lambda models: self.combine(before, models),
+            combine=lambda models: self._combined(before, models, answers),
             rules=self.plan.rules,
             limits=self.limits,
             judge=judge,
@@ -207,6 +251,55 @@ class FedAvg(Strategy):
         outcome.log()
         self.follow(self.plan.including(counts=outcome.participants))
         return outcome
+
+    def _aggregate_privately(
+        self, private: PrivateMean, server_round: int, answers: RoundAnswers, judge: Judge | None
+    ) -> RoundOutcome:
+        """Make the model with noise, of no answer too: that a client answered must not show. None of a skipped round.
+
+        The model alone is judged, never one without a client.
+        """
+        assert self._pending is not None, "aggregate had one"
+        if self._pending.is_skipped:
+            return RoundOutcome(refused=answers.refused)
+        before, accepted = self._pending.model, answers.accepted
+        counts = {client: reply.num_examples for client, reply in sorted(accepted.items())}
+        updates = (accepted[client].vector - before for client in counts)  # one at a time
+        model = private.model(before, updates, server_round)
+        losses = [counts[client] * accepted[client].metrics.get("loss", math.nan) for client in counts]
+        outcome = RoundOutcome(
+            model=model,
+            participants=counts,
+            refused=answers.refused,
+            loss=sum(losses) / sum(counts.values()) if counts else None,
+            problem="" if judge is None else judge.problem(model),
+            release=content_hash(model),
+        )
+        outcome.log()
+        self.follow(self.plan.including(counts=counts))
+        return outcome
+
+    def aggregate_sum(self, total: SecureTotal | None, judge: Judge | None = None) -> RoundOutcome:
+        """Make the model of a sum over clients, and take their mean count into the plan; None: there is no sum."""
+        assert self._pending is not None, "train_messages comes first"
+        if total is None or not total.num_examples:
+            return RoundOutcome()
+        model = total.applied_to(self._pending.model)
+        problem = "" if judge is None else judge.problem(model)
+        outcome = RoundOutcome(
+            model=model, participants=total.shares, loss=total.loss, problem=problem, total=total
+        )
+        self.follow(self.plan.including(counts=outcome.participants))
+        return outcome
+
+    def _combined(self, before: Vector, models: Models, answers: RoundAnswers) -> Combined:
+        if self.aggregation is None or self._begun is None:
+            return Combined(model=self.combine(before, models))
+        shown = [
+            shown_reply(answers.messages[client], answers.accepted[client], *one)
+            for client, one in sorted(models.items())
+        ]
+        return self.aggregation.combine(self._begun, shown, before)
 
     def combine(self, before: Vector, models: Models) -> Vector:
         """Make one model (d,) of the one `before` (d,) and the local ones, each with its number of examples."""
@@ -231,5 +324,5 @@ class FedAvg(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return loss and score over all clients' training data, and over their test data where they have any."""
         contents = {client: one.content for client, one in self.roster.by_client(replies).items()}
-        found = mean_figures(contents, self.check_count)
+        found = mean_figures(contents, self.check_count, self.task.metric_names)
         return MetricRecord({**found}) if found else None

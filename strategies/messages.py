@@ -17,25 +17,30 @@ The model travels as one array because each array is an object of its own on the
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.common.constant import SType
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
+from strategies.held_arrays import HeldArray, num_bytes, numbers_of
 from unlearning.errors import DataError, FlowerUnlearningError, UpdateRefused
 from unlearning.methods.method import Instruction, Reply
+from unlearning.one_line import as_line
 from unlearning.parameters import Vector
 from unlearning.protocol import stamped
 from unlearning.requests import Forget
 from unlearning.runtime.json_codec import from_plain, to_plain
 from unlearning.runtime.stores import Arrays
 from unlearning.training import TrainingSettings
-from unlearning.untrusted import MAX_ARRAYS, as_line, json_object, npy_array
+from unlearning.untrusted import MAX_ARRAYS, json_object
 
 TRAIN, UNLEARN, MEASURE, WHOAMI = "train", "train.unlearn", "evaluate", "query.whoami"
 SESSION, NOTICE, KNOWN = "train.session", "query.notice", "query.known"
+SECURE_STAGE = "query.secure"
+"""A stage of a round of secure aggregation, but for the one with the work, whose message has `SECURE` in its JSON."""
+SECURE = "secure"
 VECTOR = "vector"
 PREPARED = "prepared"
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
@@ -50,6 +55,10 @@ MEASURING = ("forget", "samples")
 MAX_EXAMPLES = 10**12
 """No client has as many examples; counts below can be added up and multiplied without losing one."""
 
+RECHECK = "recheck"
+"""Under this key a message that measures says that it is about a completed deletion; then a site's owner must have
+agreed (`client.measurements`). Under the same key the answer says what noise shows that the owner planted, if any."""
+
 SUBJECT_KEY = "subject-key"
 """The client's key of sample ids in a message that names some of its samples (`unlearning.pseudonyms`)."""
 FROZEN_PART, PROBLEM = "frozen-part", "problem"
@@ -61,16 +70,29 @@ how many, of dealt-out data the site has."""
 LASTING, OBSTACLE = "is-lasting", "obstacle"
 """Under these keys a client's answer says that it cannot take part, and an answer to `WHOAMI` why."""
 
+MOD_REFUSED = "mod"
+"""The code of a client's error where a mod of its app is in the way: asking again does not help."""
+
 Json = dict[str, Any]
 
 
 def model_record(vector: Vector, beside: Mapping[str, NDArray[Any]] | None = None) -> ArrayRecord:
     """Return the model as an ArrayRecord with one array, and those of `beside` under their names.
 
-    Share the record between messages: it is hashed once.
+    Share the record between messages: it is hashed once. The arrays are not copied, so they must not change.
     """
-    others = {name: Array(np.asarray(array)) for name, array in (beside or {}).items()}
-    return ArrayRecord({VECTOR: Array(vector), **others})
+    others = {name: np.asarray(array) for name, array in (beside or {}).items()}
+    return arrays_record({VECTOR: vector, **others})
+
+
+def arrays_record(
+    arrays: Mapping[str, NDArray[Any]], hashes: Mapping[str, str] = MappingProxyType({})
+) -> ArrayRecord:
+    """Return named arrays as a record, without a copy; `hashes` of their content, where they are known."""
+    record = ArrayRecord()
+    for name, array in arrays.items():  # of a mapping Flower makes arrays of its own
+        record[name] = HeldArray(array, hashes.get(name, ""))
+    return record
 
 
 def beside_the_model(arrays: ArrayRecord) -> dict[str, NDArray[Any]]:
@@ -80,7 +102,7 @@ def beside_the_model(arrays: ArrayRecord) -> dict[str, NDArray[Any]]:
         UpdateRefused: one cannot be read, or they are too many.
     """
     _check_number(arrays)
-    return {name: _numpy(name, array) for name, array in arrays.items() if name != VECTOR}
+    return {name: numbers_of(name, array) for name, array in arrays.items() if name != VECTOR}
 
 
 def name_for_preparations(by_method: Mapping[str, Arrays]) -> dict[str, NDArray[Any]]:
@@ -113,7 +135,7 @@ def vector_of(arrays: ArrayRecord, *, max_size: int | None = None) -> Vector:
     """
     if VECTOR not in arrays:
         raise UpdateRefused(f"The reply has no array {VECTOR!r}, it has {as_line(sorted(arrays)[:5], 100)}.")
-    vector: Vector = _numpy(VECTOR, arrays[VECTOR], max_size)
+    vector: Vector = numbers_of(VECTOR, arrays[VECTOR], max_size)
     return vector
 
 
@@ -202,14 +224,15 @@ def reply_of(content: RecordDict, *, max_size: int | None = None) -> Reply:
 
 def failure_values(error: FlowerUnlearningError) -> Json:
     """Return the JSON of an answer that the client cannot do what it was asked; asking again may help or not."""
-    return {"error": f"{type(error).__name__}: {error}", "is-final": isinstance(error, DataError)}
+    is_final = isinstance(error, DataError) or error.code == MOD_REFUSED
+    return {"error": f"{type(error).__name__}: {error}", "is-final": is_final}
 
 
 def arrays_content(arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]) -> RecordDict:
     """Return an answer of named arrays and JSON (measurements, who-am-I)."""
     content = RecordDict({CONFIG: json_record(values)})
     if arrays:
-        content[ARRAYS] = ArrayRecord({name: Array(value) for name, value in arrays.items()})
+        content[ARRAYS] = arrays_record(arrays)
     return content
 
 
@@ -233,7 +256,7 @@ def named_arrays(content: RecordDict) -> dict[str, NDArray[Any]]:
         return {}
     record = content.array_records[ARRAYS]
     _check_number(record)
-    return {name: _numpy(name, array) for name, array in record.items()}
+    return {name: numbers_of(name, array) for name, array in record.items()}
 
 
 def values_of(content: RecordDict) -> Json:
@@ -260,6 +283,12 @@ def text_of(content: RecordDict) -> str:
     return text if isinstance(text, str) else ""
 
 
+def config_beside(content: RecordDict) -> Json:
+    """Return what a message's configuration says beside our own: what a strategy of Flower's tells clients."""
+    record = content.config_records.get(CONFIG)
+    return {name: value for name, value in (record or {}).items() if name not in (ROUND, "json")}
+
+
 def round_of(message: Message) -> int:
     """Return the server's round that a message belongs to; 0 where it says none."""
     record = message.content.config_records.get(CONFIG)
@@ -269,8 +298,10 @@ def round_of(message: Message) -> int:
 
 def count_bytes(content: RecordDict) -> int:
     """Count the payload of a message in bytes: its records as Flower counts them."""
-    records = (content.array_records, content.config_records, content.metric_records)
-    return sum(record.count_bytes() for group in records for record in group.values())
+    arrays = [item for record in content.array_records.values() for item in record.items()]
+    total = sum(len(name) + num_bytes(one) for name, one in arrays)
+    total += sum(record.count_bytes() for record in content.config_records.values())
+    return total + sum(record.count_bytes() for record in content.metric_records.values())
 
 
 def _arrays_of(content: RecordDict, max_size: int | None = None) -> tuple[Vector, dict[str, NDArray[Any]]]:
@@ -283,18 +314,3 @@ def _arrays_of(content: RecordDict, max_size: int | None = None) -> tuple[Vector
 def _check_number(record: ArrayRecord) -> None:
     if len(record) > MAX_ARRAYS:
         raise UpdateRefused(f"It carries {len(record):,} arrays; at most {MAX_ARRAYS:,} are read.")
-
-
-def _numpy(name: str, array: Array, max_size: int | None = None) -> NDArray[Any]:
-    """Read the numbers of an array whose bytes are the sender's, so they may be anything."""
-    if array.stype != SType.NUMPY:
-        raise UpdateRefused(
-            f"The array {as_line(name, 60)!r} is not one of numpy's but {as_line(array.stype, 60)!r}.",
-            code="unreadable-array",
-        )
-    try:
-        return npy_array(array.data, max_size=max_size)
-    except UpdateRefused as exc:
-        raise UpdateRefused(
-            f"The array {as_line(name, 60)!r} cannot be read: {exc}", code="unreadable-array"
-        ) from exc

@@ -5,10 +5,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from logging import getLogger
 
+from strategies.changes import Change
 from strategies.exchange import read_each
 from strategies.fedavg import FedAvg
 from strategies.update_limits import agrees, check_norm, check_vector, excess, influences
-from unlearning.buffers import buffer_positions, check_variances, without_buffers
+from unlearning.buffers import buffer_positions, buffers_in, check_variances
 from unlearning.errors import FlowerUnlearningError, MethodFailed, UpdateRefused
 from unlearning.methods.method import Method, MethodInfo, Need, Problem, Replies, Reply, UnlearningState
 from unlearning.methods.updates import RETAINED_UPDATE, num_retained, split_buffers
@@ -104,7 +105,7 @@ class PendingExchange:
         reply = split_buffers(self.problem.task, self.info, reply)
         if (model := self._buffers_of(client, reply)) is not None:
             check_variances(self.problem.task, model)
-        for update in (self._change(client, reply), reply.arrays.get(RETAINED_UPDATE)):
+        for update in (self._change(client, reply), None if beside is None else Change(beside)):
             if update is not None:
                 check_norm(update, fedavg.limits.max_norm)
         return reply
@@ -120,13 +121,13 @@ class PendingExchange:
         model[buffer_positions(self.problem.task)] += reply.buffers
         return model
 
-    def _change(self, client: str, reply: Reply) -> Vector | None:
-        """Compute by what the answer's training has changed the model (d,); None where it is no such thing."""
+    def _change(self, client: str, reply: Reply) -> Change | None:
+        """Return by what the answer's training has changed the model (d,); None where it is no such thing."""
         if self.info.replies_are_models:
-            return without_buffers(self.problem.task, reply.vector - self.starts[client])
-        return reply.vector if self.info.replies_are_updates else None
+            return Change(reply.vector, self.starts[client], buffers_in(self.problem.task, reply.vector))
+        return Change(reply.vector) if self.info.replies_are_updates else None
 
-    def _comparable(self, sound: Replies) -> dict[str, Vector]:
+    def _comparable(self, sound: Replies) -> dict[str, Change]:
         """Return by what ordinary training has changed the model in each answer that can be compared with the others.
 
         What a target does for the method may be legitimately larger, and is not compared. A method that can do without
@@ -157,7 +158,9 @@ def next_state(
     try:
         return method.aggregate(problem, state, accepted), {}
     except UpdateRefused as exc:
-        raise MethodFailed(f"An answer cannot be used: {exc}", retryable=True) from exc
+        raise MethodFailed(
+            f"An answer cannot be used: {exc}", retryable=True, code="unusable-answers"
+        ) from exc
     except (FlowerUnlearningError, OSError):
         raise
     except Exception as exc:  # noqa: BLE001 - the values in an answer are the client's

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from flwr.app import Message
 
+from strategies.changes import Change
 from strategies.exchange import Failure, read_each, read_values
 from strategies.messages import reply_of
 from strategies.roster import Roster
 from strategies.round_plan import RoundOutcome
 from strategies.round_rules import RoundRules
 from strategies.update_limits import Limits
-from unlearning.buffers import without_buffers
 from unlearning.errors import UpdateRefused
 from unlearning.methods.method import Replies, Reply
 from unlearning.methods.preparation import FederatedRound
@@ -26,10 +26,14 @@ CheckCounts = Callable[[str, int, Mapping[str, int]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundAnswers:
-    """The answers that may enter the model, what each changes of it (d,), and why others are refused, all by client."""
+    """The answers that may enter the model, what each changes of it, and why others are refused, all by client.
+
+    messages: those that the answers came in.
+    """
 
     accepted: Replies
-    changes: Mapping[str, Vector]
+    messages: Mapping[str, Message]
+    changes: Mapping[str, Change]
     refused: Mapping[str, str]
 
 
@@ -38,6 +42,7 @@ class PendingRound:
     """What was sent to whom, and so what an answer has to be like.
 
     model: the global one (d,). sent: the arrays that went with it. clients: by the id of the node that was asked.
+    is_skipped: whether too few clients are online for a round.
     """
 
     model: Vector
@@ -45,20 +50,20 @@ class PendingRound:
     clients: Mapping[int, str]
     rules: RoundRules
     limits: Limits
+    is_skipped: bool = False
 
     def read(
         self, server_round: int, answers: Iterable[Message], roster: Roster, check_counts: CheckCounts
     ) -> RoundAnswers:
         """Return what may enter the model, and why the rest is refused, by client or `node N`."""
-        sound, refused = self._read_each(server_round, answers, roster)
-        declared = {client: reply.num_examples for client, reply in sound.items()}
+        sound, messages, refused = self._read_each(server_round, answers, roster)
+        declared = {client: reply.num_examples for client, (reply, _) in sound.items()}
         _, too_many = read_each(declared, lambda client, count: check_counts(client, count, declared))
-        models = {client: reply.vector for client, reply in sound.items() if client not in too_many}
-        task = self.limits.task
-        changes = {client: without_buffers(task, model - self.model) for client, model in models.items()}
-        too_large = self.limits.outliers(changes, models)
+        changes = {client: change for client, (_, change) in sound.items() if client not in too_many}
+        too_large = self.limits.outliers(changes, {client: one.after for client, one in changes.items()})
         return RoundAnswers(
-            accepted={client: sound[client] for client in changes if client not in too_large},
+            accepted={client: sound[client][0] for client in changes if client not in too_large},
+            messages=messages,
             changes={client: change for client, change in changes.items() if client not in too_large},
             refused={**refused, **too_many, **too_large},
         )
@@ -79,9 +84,10 @@ class PendingRound:
 
     def _read_each(
         self, server_round: int, answers: Iterable[Message], roster: Roster
-    ) -> tuple[dict[str, Reply], dict[str, str]]:
-        """Return what is sound by itself; the first answer of a client counts, whatever comes after it."""
-        accepted: dict[str, Reply] = {}
+    ) -> tuple[dict[str, tuple[Reply, Change]], dict[str, Message], dict[str, str]]:
+        """Return what is sound by itself, with what it changes of the model; a client's first answer counts."""
+        accepted: dict[str, tuple[Reply, Change]] = {}
+        messages: dict[str, Message] = {}
         refused = dict(roster.impostors)
         for message in answers:
             if message.has_error():
@@ -96,11 +102,13 @@ class PendingRound:
                 refused[client or f"node {node_id}"] = reason_of(exc)
             else:
                 assert client is not None
-                accepted[client] = reply
-        return accepted, refused
+                accepted[client], messages[client] = reply, message
+        return accepted, messages, refused
 
-    def _read_one(self, client: str | None, message: Message, server_round: int, roster: Roster) -> Reply:
-        """Read one answer.
+    def _read_one(
+        self, client: str | None, message: Message, server_round: int, roster: Roster
+    ) -> tuple[Reply, Change]:
+        """Read one answer, and what it changes of the model.
 
         Raises:
             UpdateRefused: what is wrong.
@@ -119,6 +127,6 @@ class PendingRound:
         reply = reply_of(message.content, max_size=self.model.size)
         if reply.num_examples < 1:
             raise UpdateRefused("It was trained on no example.")
-        self.limits.check_model(reply.vector, self.model)
+        change = self.limits.check_model(reply.vector, self.model)
         self.rules.check(self.sent, reply.arrays)
-        return reply
+        return reply, change

@@ -21,8 +21,8 @@ from strategies.heartbeats import heard_at, nodes_heard
 from strategies.messages import WHOAMI, Json, compose
 from strategies.set_aside import SetAside, obstacle_in
 from unlearning.errors import UpdateRefused
-from unlearning.requests import MAX_ID_LENGTH
-from unlearning.untrusted import as_line
+from unlearning.one_line import as_line
+from unlearning.requests import ID_RULE, is_id
 
 _log = getLogger(__name__)
 
@@ -162,8 +162,6 @@ def _declared_id(values: Json) -> str:
         UpdateRefused: there is none, or none that could be logged and filed under.
     """
     client_id = values.get("client-id")
-    if not isinstance(client_id, str) or client_id != as_line(client_id, MAX_ID_LENGTH) or not client_id:
-        raise UpdateRefused(
-            f"{as_line(client_id, 60)!r} is no id: 1 to {MAX_ID_LENGTH} printable characters."
-        )
-    return client_id
+    if not is_id(client_id):
+        raise UpdateRefused(f"{as_line(client_id, 60)!r} is no id: {ID_RULE}.")
+    return str(client_id)

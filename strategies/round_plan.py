@@ -6,6 +6,7 @@ from logging import getLogger
 
 from flwr.app import ArrayRecord, Message
 
+from strategies.aggregation import KeptAggregation
 from strategies.messages import FROZEN_PART, PROBLEM, SUBJECT_KEY, Json, compose
 from strategies.roster import Member
 from strategies.round_rules import RoundRules
@@ -14,6 +15,7 @@ from unlearning.pseudonyms import SubjectKeys
 from unlearning.requests import Exclusions, Forget, Target
 from unlearning.runtime.json_codec import to_plain
 from unlearning.runtime.stores import Arrays
+from unlearning.secure_aggregation.addends import SecureTotal
 
 _log = getLogger(__name__)
 
@@ -31,6 +33,7 @@ class RoundPlan:
     suspended: clients that are not asked to train, because they spoiled a round a short while ago.
     subject_keys: where sample ids are keyed hashes, the keys by which each client finds its own.
     frozen_part: the hash of what of the model stays at home; empty where nothing does.
+    kept: what a strategy of the user's own keeps of the rounds before; None where it begins.
     """
 
     exclusions: Exclusions = field(default_factory=Exclusions)
@@ -41,6 +44,7 @@ class RoundPlan:
     suspended: frozenset[str] = frozenset()
     subject_keys: SubjectKeys | None = None
     frozen_part: str = ""
+    kept: KeptAggregation | None = None
     rules: RoundRules = field(default_factory=RoundRules)
 
     @property
@@ -119,6 +123,9 @@ class RoundOutcome:
     held_back: why a client counts fewer examples than it has, by client (`strategies.update_limits`).
     problem: why the server does not commit the model; empty where it does.
     culprit: the client that was left out of the mean because with it there was such a problem.
+    kept: what a strategy of the user's own keeps, where the model is committed.
+    total: under secure aggregation, what the server learnt; `participants` then has the mean count for each client.
+    release: the hash of the model, where it was made with the noise of private training.
     """
 
     model: Vector | None = None
@@ -130,6 +137,9 @@ class RoundOutcome:
     held_back: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
     culprit: str = ""
+    kept: KeptAggregation | None = None
+    total: SecureTotal | None = None
+    release: str = ""
 
     def log(self) -> None:
         """Log whose update is refused, and who counts fewer examples."""

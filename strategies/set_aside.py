@@ -17,8 +17,8 @@ from strategies.exchange import read_each
 from strategies.fetching import Fetched, Fetches, Lost
 from strategies.messages import OBSTACLE, WHOAMI, Json, compose, values_of
 from unlearning.errors import UpdateRefused, VersionMismatch
+from unlearning.one_line import as_line
 from unlearning.protocol import PROTOCOL, check_protocol
-from unlearning.untrusted import as_line
 
 _log = getLogger(__name__)
 

@@ -6,6 +6,7 @@ are recovery. The live loop drives the same four functions and keeps `state` in 
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from logging import getLogger
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -24,7 +25,8 @@ from strategies.messages import (
 )
 from strategies.pending_exchange import PendingExchange, next_state
 from strategies.round_plan import RoundOutcome
-from unlearning.errors import MethodFailed
+from unlearning.errors import ConfigurationError, MethodFailed
+from unlearning.methods.eligibility import unfit_local_layers
 from unlearning.methods.method import (
     Instructions,
     Method,
@@ -35,8 +37,10 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.updates import NUM_RETAINED, num_retained
+from unlearning.parameters import content_hash
 from unlearning.pseudonyms import names_of, reveal
 from unlearning.requests import NOTHING, Forget, Target
+from unlearning.secure_aggregation.addends import SecureTotal
 from unlearning.training import TrainingSettings
 
 _log = getLogger(__name__)
@@ -44,6 +48,8 @@ _log = getLogger(__name__)
 REFUSED = "answers that were refused"
 HELD_BACK = "answers that count fewer examples"
 """The findings of a method's state that say why, by client."""
+SUMS_OVER, CLIPPED = "clients in the sum", "clients in it whose update was shortened to secure-clip-norm"
+"""Findings under secure aggregation, of the last exchange."""
 
 
 class UnlearningStrategy(Strategy):
@@ -54,6 +60,9 @@ class UnlearningStrategy(Strategy):
         for; what `fedavg` knows of both, if not given.
     noise_key: what a method derives its noise from; None for the system's entropy.
     outcome: of the exchange that was aggregated last: who took part, and whose answer was refused and why.
+
+    Raises:
+        ConfigurationError: the method does not go with layers that stay at their sites.
     """
 
     def __init__(
@@ -69,6 +78,8 @@ class UnlearningStrategy(Strategy):
         kept: PreparedStore | None = None,
         noise_key: bytes | None = None,
     ) -> None:
+        if fedavg.task.local_layers and (reason := unfit_local_layers(method.info)):
+            raise ConfigurationError([f"{reason} Choose another method."])
         self.method = method
         self.targets = tuple(targets)
         self.fedavg = fedavg
@@ -141,6 +152,8 @@ class UnlearningStrategy(Strategy):
             told = self.fedavg.plan.site_values(client)
             values = {**instruction_values(self.method.info.name, instruction), **told}
             messages[client] = compose(self._asked.nodes[client], UNLEARN, server_round, values, record)
+        if self.state is not None:  # mods of the user's own may need it here as well
+            self.fedavg.tell(messages.values(), self.state.parameters)
         return messages
 
     def instructions(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> Instructions:
@@ -156,6 +169,7 @@ class UnlearningStrategy(Strategy):
         eligible = {client for client in self.fedavg.eligible(grid) if client not in left_out}
         settings = self.fedavg.settings
         everyone = self.method.info.asks_everyone
+        private = self.fedavg.private
         problem = Problem(
             task=self.fedavg.task,
             seed=settings.seed,
@@ -169,6 +183,7 @@ class UnlearningStrategy(Strategy):
             round=server_round,
             kept=self._kept,
             noise_key=self._noise_key,
+            noisy_mean=None if private is None else partial(private.model, number=server_round),
         )
         if self.state is None:
             self.state = self.method.begin(problem, vector_of(arrays))
@@ -228,10 +243,11 @@ class UnlearningStrategy(Strategy):
         _log_refused(reasons)
         self._record(checked.accepted, reasons)  # also where the method can use none of them
         following, culprits = next_state(self.method, self._asked.problem, self.state, checked.accepted)
+        is_noisy = self._asked.problem.noisy_mean is not None and self.method.info.trains_as_rounds
         _log_refused(culprits)
         reasons |= culprits
         accepted = {name: reply for name, reply in checked.accepted.items() if name not in culprits}
-        self._record(accepted, reasons)
+        self._record(accepted, reasons, content_hash(following.parameters) if is_noisy else "")
         for finding, found in ((REFUSED, reasons), (HELD_BACK, checked.held_back)):
             if named := {**self.state.findings.get(finding, {}), **found}:
                 following = replace(following, findings={**following.findings, finding: named})
@@ -241,8 +257,31 @@ class UnlearningStrategy(Strategy):
         kept = {name: num_retained(item) for name, item in accepted.items() if NUM_RETAINED in item.values}
         return self._commit(self.state, kept)
 
-    def _record(self, accepted: Replies, reasons: Mapping[str, str]) -> None:
+    def aggregate_sum(self, total: SecureTotal | None) -> UnlearningState:
+        """Compute the method's state after an exchange of which only the sum is known; None: there is none.
+
+        Raises:
+            MethodFailed: the round was given up, or the sum does not suffice.
+        """
+        assert self.state is not None, "instructions come first"
+        if self.state.finished:
+            return self.aggregate({})
+        assert self._asked is not None, "instructions come first"
+        if total is None:
+            # From its beginning a solve would ask for what it has of the same model, perhaps of other clients.
+            again = not (self.method.info.is_iterative and self.state.exchanges)
+            raise MethodFailed(
+                "The round of secure aggregation was given up.", retryable=again, code="no-secure-sum"
+            )
+        self.outcome = RoundOutcome(participants=total.shares, total=total)
+        following = self.method.after_sum(self._asked.problem, self.state, total)
+        seen = {**following.findings, SUMS_OVER: len(total.clients), CLIPPED: total.num_clipped}
+        self.state = replace(following, findings=seen)
+        return self._commit(self.state, {}) if self.state.finished else self.state
+
+    def _record(self, accepted: Replies, reasons: Mapping[str, str], release: str = "") -> None:
         self.outcome = RoundOutcome(
+            release=release,
             participants={client: reply.num_examples for client, reply in accepted.items()},
             refused=dict(sorted(reasons.items())),
         )

@@ -17,13 +17,15 @@ So a site that really has nine times the data counts in full as long as it train
 not keeps a vote.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
 import numpy as np
 
-from unlearning.buffers import check_variances, deviations, without_buffers
+from strategies.changes import Change
+from unlearning.buffers import buffers_in, check_variances, deviations
 from unlearning.errors import UpdateRefused
 from unlearning.parameters import Vector, check_finite, check_length
 from unlearning.tasks.task import Task
@@ -96,42 +98,41 @@ class Limits:
     influence_factor: float
     counts: CountLimits
 
-    def check_model(self, model: Vector, before: Vector) -> None:
-        """Refuse a model (d,) that training from `before` (d,) would not have given.
+    def check_model(self, model: Vector, before: Vector) -> Change:
+        """Return what a model (d,) changes of `before` (d,); refuse one that training would not have given.
 
         Raises:
             UpdateRefused: what is wrong.
         """
         check_vector(model, like=before)
         check_variances(self.task, model)
-        check_norm(without_buffers(self.task, model - before), self.max_norm)
+        change = Change(model, before, buffers_in(self.task, model))
+        check_norm(change, self.max_norm)
+        return change
 
     def outliers(
-        self, changes: Mapping[str, Vector], models: Mapping[str, Vector] | None = None
+        self, changes: Mapping[str, Change], models: Mapping[str, Vector] | None = None
     ) -> dict[str, str]:
         """Return which changes, or running statistics of `models`, are far over the median of all, and by how much."""
-        spread = {client: deviations(self.task, model) for client, model in (models or {}).items()}
+        spread = {client: Change(deviations(self.task, model)) for client, model in (models or {}).items()}
         what = "The norm of its running statistics' deviations"
         return over_the_median(spread, self.norm_factor, what=what) | over_the_median(
             changes, self.norm_factor
         )
 
 
-def check_norm(change: Vector, bound: float) -> None:
+def check_norm(change: Change, bound: float) -> None:
     """Refuse a change of the model whose Euclidean norm is over `bound`; 0 means no bound.
 
     Raises:
         UpdateRefused: it is larger.
     """
-    if bound <= 0:
-        return
-    norm = float(np.linalg.norm(change.astype(np.float64)))
-    if norm > bound:
-        raise UpdateRefused(f"Its norm is {norm:.3g}, max-update-norm allows {bound:g}.")
+    if 0 < bound < change.norm:
+        raise UpdateRefused(f"Its norm is {change.norm:.3g}, max-update-norm allows {bound:g}.")
 
 
 def over_the_median(
-    changes: Mapping[str, Vector], factor: float, *, what: str = "Its norm"
+    changes: Mapping[str, Change], factor: float, *, what: str = "Its norm"
 ) -> dict[str, str]:
     """Return which changes of the model are larger than `factor` times the median norm of all, and by how much.
 
@@ -141,7 +142,7 @@ def over_the_median(
     """
     if factor <= 0 or not changes:
         return {}
-    norms = {client: float(np.linalg.norm(change.astype(np.float64))) for client, change in changes.items()}
+    norms = {client: change.norm for client, change in changes.items()}
     middle = median(norms.values())
     return {
         client: f"{what} is {norm:.3g}, max-norm-factor allows {factor:g} times the median {middle:.3g}."
@@ -159,12 +160,9 @@ class Excess:
     bound: float
 
 
-def influences(weights: Mapping[str, float], changes: Mapping[str, Vector]) -> dict[str, float]:
+def influences(weights: Mapping[str, float], changes: Mapping[str, Change]) -> dict[str, float]:
     """Compute the weight times ‖Δ_i‖ for each change Δ_i (d,), in float64."""
-    return {
-        client: weights[client] * float(np.linalg.norm(change.astype(np.float64)))
-        for client, change in changes.items()
-    }
+    return {client: weights[client] * change.norm for client, change in changes.items()}
 
 
 def excess(found: Mapping[str, float], factor: float) -> Excess | None:
@@ -181,12 +179,12 @@ def excess(found: Mapping[str, float], factor: float) -> Excess | None:
     return Excess(client, found[client], bound) if 0 < bound < found[client] else None
 
 
-def agrees(client: str, weights: Mapping[str, float], changes: Mapping[str, Vector]) -> bool:
+def agrees(client: str, weights: Mapping[str, float], changes: Mapping[str, Change]) -> bool:
     """Tell whether a client's change points where the weighted sum of the others' changes points."""
-    own = changes[client].astype(np.float64)
-    others = np.zeros_like(own)
-    for other, change in sorted(changes.items()):
-        if other != client:
-            others += weights[other] * change.astype(np.float64)
-    lengths = float(np.linalg.norm(own) * np.linalg.norm(others))
-    return float(own @ others) >= AGREEMENT * lengths
+    names = sorted(other for other in changes if other != client)
+    product = squared = 0.0
+    for own, *others in zip(*(changes[name].parts() for name in (client, *names)), strict=True):
+        total = sum(weights[name] * one for name, one in zip(names, others, strict=True))
+        product += float(np.vdot(own, total))
+        squared += float(np.vdot(total, total))
+    return product >= AGREEMENT * changes[client].norm * math.sqrt(squared)

@@ -1,13 +1,16 @@
 """Fixtures that several kinds of tests share."""
 
+import functools
 import gc
 import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 import torch
+import typer.testing
 from hypothesis import settings
 
 from server.operations.logs import PACKAGES
@@ -15,8 +18,10 @@ from tests.federation import InProcessFederation, federations
 
 pytest_plugins = ["tests.ledgers"]
 
-# CI draws the same cases each time; `--hypothesis-profile default` draws new ones.
-settings.register_profile("same cases", derandomize=True, deadline=None)  # a busy machine is no failure
+# CI draws the same few cases each time; `--hypothesis-profile default` draws new ones, and more.
+settings.register_profile(
+    "same cases", derandomize=True, deadline=None, max_examples=30
+)  # a busy machine is no failure
 settings.load_profile("same cases")
 
 
@@ -34,6 +39,18 @@ def pytest_collection_finish() -> None:
     """Let the garbage collector look from now on, at what tests make."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def the_same_is_made_once() -> Iterator[None]:
+    """A command line's parser, 20 ms, and the trusted certificates of a client of HTTP, 10 ms."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in (
+            (typer.testing, "_get_command"),
+            (httpx._transports.default, "create_ssl_context"),
+        ):
+            patch.setattr(module, name, functools.cache(getattr(module, name)))
+        yield
 
 
 @pytest.fixture(autouse=True)

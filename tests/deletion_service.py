@@ -40,11 +40,11 @@ class LiveLoop:
         self._now += timedelta(seconds=1)
         return self._now
 
-    def announce(self) -> None:
+    def announce(self, **known: Any) -> None:
         """Say what the federation is, as a ServerApp does at its start: without, nothing can be planned."""
         profile = FederationProfile(
             task="digits", score_name="accuracy", num_classes=10, num_parameters=650, bytes_per_parameter=4,
-            num_head_parameters=650, recovery_max_rounds=3, name="lakeside",
+            num_head_parameters=650, recovery_max_rounds=3, name="lakeside", **known,
         )  # fmt: skip
         live_at(self._ledger, self._token, self._tick()).set_facts({FEDERATION: to_plain(profile)})
 

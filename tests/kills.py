@@ -1,6 +1,8 @@
 """Kills a federation of one process at a place where it may be killed, and starts it again."""
 
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ class Killer:
     def __init__(self, patch: pytest.MonkeyPatch, steps: Sequence[tuple[Any, str]]) -> None:
         self.passed = 0
         self.kill_at: int | None = None
+        self._look: Callable[[int], None] = lambda _place: None
         for owner, name in steps:
             patch.setattr(owner, name, self._dangerous(getattr(owner, name)))
 
@@ -42,6 +45,23 @@ class Killer:
         one.new_grid()
         return one.run()
 
+    def copy(self, one: InProcessFederation, places: Collection[int]) -> dict[int, Path]:
+        """Run `one` to its end; its directory by place, as a kill at that place would leave it.
+
+        Not even an exception's `finally` runs there, and no run begins from the start again.
+        """
+        copies: dict[int, Path] = {}
+
+        def look(place: int) -> None:
+            if place in places:
+                copies[place] = one.directory.with_name(f"killed-{place}")
+                shutil.copytree(one.directory, copies[place])
+
+        self.passed, self._look = 0, look
+        one.run()
+        self._look = lambda _place: None
+        return copies
+
     def _dangerous(self, original: Callable[..., object]) -> Callable[..., object]:
         def wrapped(*args: object, **kwargs: object) -> object:
             self._maybe_die()
@@ -53,5 +73,6 @@ class Killer:
 
     def _maybe_die(self) -> None:
         self.passed += 1
+        self._look(self.passed)
         if self.passed == self.kill_at:
             raise Killed

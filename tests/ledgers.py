@@ -15,13 +15,14 @@ import pytest
 import sqlalchemy as sa
 
 from benchmarks.speed.postgresql import private_server
-from server.ledger import Allowance, Ledger, LedgerWriter, NewRequest, Refusal
+from server.ledger import Allowance, Ledger, LedgerWriter, NewRequest, Refusal, database
 from server.ledger.database import Database
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
 MIGRATE = Database.migrate
+PREPARE_SQLITE = database._prepare_sqlite
 CLIENT_3 = Target(Granularity.CLIENT, "3")
 CLIENT_4 = Target(Granularity.CLIENT, "4")
 WAY = [Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING, Status.COMPLETED]
@@ -32,6 +33,7 @@ ROUTES = {
     Status.ACCEPTED: [Status.AWAITING, Status.ACCEPTED],
     **{end: [end] for end in (Status.FAILED, Status.CANCELLED, Status.REFUSED)},
     Status.REPLACED: [Status.FAILED, Status.REPLACED],
+    Status.REOPENED: [*WAY, Status.REOPENED],
 }
 
 
@@ -110,7 +112,21 @@ def copy_if_new(template: Path, path: Path) -> None:
         os.unlink(beside)  # noqa: PTH108 - a test of kills counts what Path does
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(autouse=True, scope="session")
+def nothing_waits_for_the_disk() -> Iterator[None]:
+    """Tests kill processes and never cut the power, so what they write in this process need not reach the disk."""
+
+    def prepare(connection: Any, record: object) -> None:
+        PREPARE_SQLITE(connection, record)
+        connection.execute("PRAGMA synchronous = OFF")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "_prepare_sqlite", prepare)
+        patch.setattr(os, "fsync", lambda file: os.fstat(file))  # refuses a closed file, as fsync does
+        yield
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a database for a ledger that has not been opened yet."""
     if request.param == "sqlite":
@@ -121,7 +137,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield made.render_as_string(hide_password=False)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of an empty database."""
     if request.param == "sqlite":

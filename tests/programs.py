@@ -45,3 +45,14 @@ def run_well(
     )
     assert done.returncode == 0, f"{command}: {done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return done.stdout
+
+
+def lives(pid: int) -> bool:
+    """Whether this process has not ended.
+
+    One that has stays in the table of processes until its parent asks: a SuperNode does when it starts the next one.
+    """
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False

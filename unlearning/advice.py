@@ -22,6 +22,19 @@ _CANNOT = (
     "This method cannot serve the request in this federation. Try it with another: flower-unlearn retry {id} --method "
     "NAME (`plan` names the recommended one)."
 )
+_NOT_KEPT = (
+    "What this method keeps from training rounds is not there. Once the clients that the reason names have trained in "
+    "a round: flower-unlearn retry {id}; or try it with another method: --method NAME (`plan` names the recommended "
+    "one)."
+)
+_NO_RESULT = (
+    "The method came to no usable result on this data. Nothing has changed. Try it with another method or other "
+    "parameters: flower-unlearn retry {id} --method NAME --parameter NAME=VALUE (`plan` names the recommended one)."
+)
+_PARAMETER = (
+    "A parameter does not fit this federation; the reason says which, and what does. Try it with another value: "
+    "flower-unlearn retry {id} --method NAME --parameter NAME=VALUE."
+)
 _BUDGET = (
     "The federation's privacy budget does not allow this deletion with noise. Try it with a method without noise: "
     "flower-unlearn retry {id} --method NAME; or ask the operator for a larger budget."
@@ -43,7 +56,7 @@ ADVICE: Mapping[str, str] = {
         "changed. Try it with the recommended method: flower-unlearn retry {id} --method NAME; or accept the loss with "
         "--accept-score-loss POINTS."
     ),
-    **dict(_each("no-answer no-client-online unusable-answers session", _SILENT)),
+    **dict(_each("no-answer no-client-online unusable-answers session no-secure-sum", _SILENT)),
     "client-cannot": (
         "The computer of the client that the reason names reports that it cannot do this. Ask its operator; where the "
         "reason is the method, try it with another: flower-unlearn retry {id} --method NAME."
@@ -54,6 +67,12 @@ ADVICE: Mapping[str, str] = {
         _each("not-prepared prepared-too-late not-prepared-for-target other-preparation no-vector", _CANNOT)
     ),
     **dict(_each("no-classes no-classification no-classifier-head own-training no-client-stays", _CANNOT)),
+    **dict(_each("not-private not-covered coupled-loss own-aggregation without-noise not-linear", _CANNOT)),
+    **dict(_each("other-granularity one-at-a-time asks-nothing", _CANNOT)),
+    **dict(_each("local-layers needs-single-answers has-statistics keeps-optimizer client-left", _CANNOT)),
+    **dict(_each("nothing-kept vectors-unreadable", _NOT_KEPT)),
+    **dict(_each("no-solution no-direction diverged no-sum", _NO_RESULT)),
+    **dict(_each("unfit-parameter noise-set-in-prepare delta-too-large no-radius", _PARAMETER)),
 }
 _OTHERWISE = {
     True: "Trying again can help: flower-unlearn retry {id}.",
@@ -61,8 +80,18 @@ _OTHERWISE = {
 }
 
 
+_REOPENED = (
+    "Its data stays excluded. Look whether others hold copies of it (the same records at another client, or an owner "
+    "that came back under another id): file requests for those. Then try a stronger method: flower-unlearn retry {id} "
+    "--method NAME (`plan` names the recommended one). A site does not use excluded data, so take one that needs none "
+    "of it, such as retrain. Where what came back is others' own knowledge: flower-unlearn refuse {id} --reason TEXT."
+)
+
+
 def advice_for(request: DeletionRequest) -> str:
-    """Return what to do about a failed request; empty for every other."""
+    """Return what to do about a failed or reopened request; empty for every other."""
+    if request.status is Status.REOPENED:
+        return _REOPENED.format(id=request.id)
     if request.status is not Status.FAILED:
         return ""
     code = str(request.result.get(CODE, ""))

@@ -33,16 +33,22 @@ def buffer_positions(task: Task) -> NDArray[np.intp]:
     return _places(task).buffers
 
 
+def buffers_in(task: Task, vector: Vector) -> NDArray[np.intp]:
+    """Return where buffers are in a vector of the task's model, or of one shard's; none in one of another length."""
+    places = _places_in(task, vector)
+    return np.zeros(0, dtype=np.intp) if places is None else places.buffers
+
+
 def without_buffers(task: Task, vector: Vector) -> Vector:
     """Return `vector` with zeros for buffers; itself where the model has none.
 
     It may also be of one shard's model, where the task's is an ensemble.
     """
-    places = _places_in(task, vector)
-    if places is None or not places.buffers.size:
+    positions = buffers_in(task, vector)
+    if not positions.size:
         return vector
     found = vector.copy()
-    found[places.buffers] = 0
+    found[positions] = 0
     return found
 
 
@@ -61,8 +67,7 @@ def deviations(task: Task, model: Vector) -> Vector:
 
     So inputs that are ten times as spread count ten times, not a hundred times.
     """
-    places = _places_in(task, model)
-    found: Vector = np.sqrt(np.abs(model[[] if places is None else places.buffers]))
+    found: Vector = np.sqrt(np.abs(model[buffers_in(task, model)]))
     return found
 
 

@@ -19,8 +19,9 @@ FlowerUnlearningError
 ├── DeploymentError            a process of the federation, or a command to it, did not do what was asked
 ├── StoreFull                  what a method keeps from round to round has reached its bound
 ├── Fenced                     a newer server process has taken over; this one must stop
-├── LedgerUnavailable          the ledger cannot be reached, or refuses a statement (server/ledger/database.py)
+├── LedgerUnavailable          the ledger cannot be reached, or refuses a statement (server/ledger/records.py)
 ├── ServiceUnavailable         the deletion service does not answer, or could not (server/service/statuses.py)
+├── SecureAggregationError     a round of secure aggregation is refused or given up; nothing of it is revealed
 ├── SessionError               a session between the server and a client cannot be opened, or broke off
 │   └── PayloadRefused         a neighbour refuses a payload (client/peer/grpc_transport.py)
 └── RequestError               a deletion request is refused
@@ -37,8 +38,8 @@ FlowerUnlearningError
     └── AccessDenied           the caller's role does not allow this (server/service/statuses.py)
 """
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 
 class FlowerUnlearningError(Exception):
@@ -57,6 +58,14 @@ class FlowerUnlearningError(Exception):
         self.fields = fields
         super().__init__(message)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let it travel to another process, whatever the arguments of its class."""
+        return _remade, (type(self), self.args), self.__dict__
+
+
+def _remade(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    return kind.__new__(kind, *args)
+
 
 class ConfigurationError(FlowerUnlearningError):
     """One or more settings are wrong.
@@ -71,6 +80,12 @@ class ConfigurationError(FlowerUnlearningError):
         count = len(self.problems)
         head = "1 setting is wrong" if count == 1 else f"{count} settings are wrong"
         super().__init__(f"{head}:\n" + "\n".join(f"  - {problem}" for problem in self.problems))
+
+
+def describe_wrong_value(error: Mapping[str, Any], name: str = "") -> str:
+    """Say in a sentence what pydantic has found wrong with a value; `name`: of the setting, else pydantic's."""
+    name = name or ".".join(str(part) for part in error["loc"])
+    return f"{name}: {error['msg']}, got {error['input']!r}."
 
 
 class VersionMismatch(FlowerUnlearningError):
@@ -137,6 +152,10 @@ class DeploymentError(FlowerUnlearningError):
 
 class SessionError(FlowerUnlearningError):
     """A session between the server and a client cannot be opened, or broke off."""
+
+
+class SecureAggregationError(FlowerUnlearningError):
+    """A round of secure aggregation is refused by a client, or abandoned by the server; nothing of it is revealed."""
 
 
 class Fenced(FlowerUnlearningError):

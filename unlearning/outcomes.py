@@ -4,12 +4,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from unlearning.requests import UNSHOWN_OUTCOMES, DeletionRequest, Outcome
+from unlearning.requests import UNSHOWN_OUTCOMES, DeletionRequest, Outcome, Status
 
 WEAKEST_GUARANTEE = 10.0
 """Of ε: a larger one lets an observer's odds grow by more than e^10, which guarantees nothing."""
 PRIVACY_ACCOUNT = "privacy account"
 """The finding of a report, and the key in a request's result, that hold the account."""
+RELEASE = "privacy_release"
+"""The key under which findings and a request's result hold the release of a model with noise."""
 _NOT_SAID = "Do not tell the person that the model has lost them."
 
 
@@ -29,6 +31,14 @@ def guarantee_of(account: Mapping[str, Any] | None) -> Guarantee | None:
     return found if found.epsilon <= WEAKEST_GUARANTEE else None
 
 
+def has_noise(found: Mapping[str, Any]) -> bool:
+    """Tell from findings or a request's result whether the unlearned model has noise.
+
+    Then nothing after it may depend on the model before, and no figure of the records may be published.
+    """
+    return bool((found.get(RELEASE) or {}).get("sigma"))
+
+
 def weakest(outcomes: Iterable[Outcome | None]) -> Outcome | None:
     """Return the weakest of several outcomes; None where one is not known, or there is none."""
     order: list[Outcome | None] = [None, *Outcome]
@@ -41,8 +51,8 @@ def is_shown(outcome: Outcome) -> bool:
 
 
 def describe_request(request: DeletionRequest) -> str:
-    """Return what may be told of a request's deletion; empty before there is an outcome."""
-    if request.outcome is None:
+    """Return what may be told of a request's deletion; empty before there is an outcome, and after it was reopened."""
+    if request.outcome is None or request.status is not Status.COMPLETED:
         return ""
     proven = guarantee_of(request.result.get(PRIVACY_ACCOUNT))
     return describe(request.outcome, request.target.num_samples or None, proven)

@@ -99,7 +99,8 @@ def _check_kept(name: str, model: nn.Module, trained: set[str], kept: dict[str, 
             function=name,
         )
     now = at_home(model)
-    changed = [key for key, one in kept.items() if not torch.equal(one, now[key].to(one.device))]
+    fixed = {key: one for key, one in kept.items() if not key.endswith("num_batches_tracked")}
+    changed = [key for key, one in fixed.items() if not torch.equal(one, now[key].to(one.device))]
     if changed:
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         raise AppError(

@@ -10,7 +10,7 @@ moves them: layers that have some normalise by them in training also (`hold_stat
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -21,8 +21,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.parameter import is_lazy
 
 from unlearning.errors import AppError, UpdateRefused
+from unlearning.tasks.inputs import Inputs, arguments_of, as_outputs
 
 Vector: TypeAlias = NDArray[np.floating[Any]]
 Models: TypeAlias = Mapping[str, tuple[int, Vector]]
@@ -40,6 +42,8 @@ class Slot:
     is_buffer: bool = False
 
 
+CHUNK = 2**16
+"""Numbers that are computed with at once where a vector is long."""
 _MARK = "flower-unlearning"
 
 TRAVELLING_BUFFERS = "travelling_buffers"
@@ -88,14 +92,21 @@ def _repeated_names(model: nn.Module) -> frozenset[str]:
     return frozenset(name for named in every for name, _ in named(remove_duplicate=False)) - first
 
 
-def refuse_shared_memory(model: nn.Module) -> None:
-    """Refuse parameters that lie in the same memory and are not the same parameter: a device would part them.
+def refuse_odd_parameters(model: nn.Module) -> None:
+    """Refuse parameters without a shape, and two that lie in the same memory: a device would part them.
 
     Raises:
-        AppError: there are two such; names them.
+        AppError: there are such; names them.
     """
     spans: list[tuple[int, int, str]] = []
     for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise AppError(
+                f"The parameter {name} of the model has no shape before a first batch. Give the layer its width "
+                "(Linear instead of LazyLinear), or call the model once where it is built.",
+                code="lazy",
+                parameter=name,
+            )
         last = sum(
             (size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride(), strict=True)
         )
@@ -204,7 +215,7 @@ def flatten(model: nn.Module) -> Vector:
     return torch.cat([tensor.detach().reshape(-1).cpu() for tensor in tensors]).numpy()
 
 
-def outputs_with(model: nn.Module, weights: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+def outputs_with(model: nn.Module, weights: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
     """Return the model's outputs with `weights` in the place of its own, by the names of `named_parameters`.
 
     torch's `functional_call` alone leaves its weights in a module that the model has under two names.
@@ -216,8 +227,8 @@ def outputs_with(model: nn.Module, weights: Mapping[str, Tensor], inputs: Tensor
         for place, parameter in module.named_parameters(prefix, recurse=False, remove_duplicate=False)
         if names[id(parameter)] in weights
     }
-    outputs: Tensor = functional_call(model, given, (inputs,), tie_weights=False)
-    return outputs
+    positional, named = arguments_of(inputs)
+    return as_outputs(model, functional_call(model, given, positional, named, tie_weights=False))
 
 
 def load(model: nn.Module, vector: Vector) -> None:
@@ -229,7 +240,7 @@ def load(model: nn.Module, vector: Vector) -> None:
     slots = layout(model)
     check_length(vector, size_of_vector(model))
     state = model.state_dict()
-    source = torch.from_numpy(np.array(vector))  # a copy: what comes from a message is read-only
+    source = torch.from_numpy(np.require(vector, requirements=["C", "W"]))  # a copy of what a message brought
     with torch.no_grad():
         for slot in slots:
             state[slot.name].copy_(source[slot.start : slot.stop].reshape(slot.shape))
@@ -238,13 +249,17 @@ def load(model: nn.Module, vector: Vector) -> None:
 def add_weighted(start: Vector, terms: Mapping[str, tuple[float, Vector]]) -> Vector:
     """`start` + Σ weight · vector over `terms`, summed in float64 in the order of the keys.
 
-    Summing in one fixed order makes runs reproducible whatever order replies arrive in.
+    Summing in one fixed order makes runs reproducible whatever order replies arrive in. It takes no room beside the
+    result: the vectors, which may lie in files, are read in chunks.
     """
-    total = start.astype(np.float64)
-    for key in sorted(terms):
-        weight, vector = terms[key]
-        total += weight * vector.astype(np.float64)
-    return total.astype(start.dtype)
+    found: Vector = np.empty(start.shape, start.dtype)
+    for part in parts(len(start)):
+        total = start[part].astype(np.float64)
+        for key in sorted(terms):
+            weight, vector = terms[key]
+            total += weight * vector[part].astype(np.float64)
+        found[part] = total
+    return found
 
 
 def weighted_mean(models: Models) -> Vector:
@@ -253,8 +268,15 @@ def weighted_mean(models: Models) -> Vector:
     Source: McMahan et al., FedAvg, Algorithm 1.
     """
     total = sum(count for count, _ in models.values())
-    start = np.zeros_like(next(iter(models.values()))[1])
+    first = next(iter(models.values()))[1]
+    start = np.broadcast_to(first.dtype.type(0), first.shape)
     return add_weighted(start, {key: (count / total, model) for key, (count, model) in models.items()})
+
+
+def parts(size: int) -> Iterator[slice]:
+    """Yield the chunks of a vector of `size` numbers, to do in the cache what would else be passes through memory."""
+    for start in range(0, size, CHUNK):
+        yield slice(start, start + CHUNK)
 
 
 def check_length(vector: Vector, expected: int) -> None:
@@ -278,9 +300,8 @@ def check_finite(vector: Vector) -> None:
     Raises:
         UpdateRefused: a value is not finite.
     """
-    finite = np.isfinite(vector)
-    if not finite.all():
-        count = int((~finite).sum())
+    count = vector.size - sum(np.count_nonzero(np.isfinite(vector[part])) for part in parts(vector.size))
+    if count:
         raise UpdateRefused(
             f"{count:,} of {vector.size:,} values are not finite.", code="not-finite", count=count
         )
@@ -290,5 +311,5 @@ def content_hash(vector: Vector) -> str:
     """Return SHA-256 (hex) of the dtype, the length and the little-endian bytes of `vector`."""
     little = np.ascontiguousarray(vector, dtype=vector.dtype.newbyteorder("<"))
     digest = hashlib.sha256(f"{little.dtype.str}:{little.size}:".encode())
-    digest.update(little.tobytes())
+    digest.update(little.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()

@@ -1,8 +1,8 @@
 """The version of what programs of this project send to each other and keep on disk.
 
 One number for all of it: Flower messages, sessions, peers, the deletion service and state directories. Raise it with
-every change that a program of the version before would misread. Programs of different versions do not work together:
-each refuses the other with one sentence that names both versions.
+every change that a program of a released version would misread; before the first release it is 1. Programs of
+different versions do not work together: each refuses the other with one sentence that names both versions.
 
 These must be readable in every version, for they carry the number: the JSON text `json` in the record `config` of a
 Flower message and its key `PROTOCOL`, the answer to `query.whoami`, a session's Hello and a file's `version`.

@@ -6,13 +6,15 @@
         │          │ └────── failed ◄─┴────────────┘      a retry; with another method failed ──► replaced
         ▼          │
     awaiting ──► accepted                                 where the federation decides before it begins
+    completed ──► reopened ──► scheduled                  a recheck no longer finds its effect; a retry, as of failed
 
 A request that has not begun may fail, and be cancelled. One whose target is forgotten already, by earlier requests,
 goes to completed: their reports and certificates answer it. One that has not begun or has failed may be refused:
 answered without deletion, for a reason that an officer gives.
 Up to `recovering` a request may fail without a trace in the model. `recovering` → `verifying` commits the
 recovered model, once the gate has accepted it, and permanently excludes the data; from there the only way is
-forward, and what goes wrong is said in the report.
+forward, and what goes wrong is said in the report. The data of a reopened request stays excluded, whatever becomes of
+it: its deadline is the one that it had, its certificate stays, and it answers no other request any more.
 """
 
 import hashlib
@@ -54,6 +56,7 @@ class Status(StrEnum):
     CANCELLED = "cancelled"
     REFUSED = "refused"
     REPLACED = "replaced"
+    REOPENED = "reopened"
 
 
 class Outcome(StrEnum):
@@ -72,6 +75,7 @@ UNSHOWN_OUTCOMES = frozenset({Outcome.NOT_SHOWN, Outcome.TOO_FEW, Outcome.OVER_F
 """After these the person may not be told that the model knows less than before."""
 
 
+_TRIED_AGAIN = frozenset({Status.SCHEDULED, Status.REFUSED, Status.REPLACED})
 _ENDS_UNBEGUN = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REFUSED})
 LEGAL_MOVES: Mapping[Status, frozenset[Status]] = {
     Status.RECEIVED: _ENDS_UNBEGUN | {Status.AWAITING, Status.SCHEDULED},
@@ -81,8 +85,9 @@ LEGAL_MOVES: Mapping[Status, frozenset[Status]] = {
     Status.UNLEARNING: frozenset({Status.RECOVERING, Status.SCHEDULED, Status.FAILED}),
     Status.RECOVERING: frozenset({Status.VERIFYING, Status.FAILED}),
     Status.VERIFYING: frozenset({Status.COMPLETED}),
-    Status.FAILED: frozenset({Status.SCHEDULED, Status.REFUSED, Status.REPLACED}),
-    Status.COMPLETED: frozenset(),
+    Status.FAILED: _TRIED_AGAIN,
+    Status.COMPLETED: frozenset({Status.REOPENED}),
+    Status.REOPENED: _TRIED_AGAIN,
     Status.CANCELLED: frozenset(),
     Status.REFUSED: frozenset(),
     Status.REPLACED: frozenset(),
@@ -94,7 +99,7 @@ WITHOUT_DELETION = frozenset({Status.CANCELLED, Status.REFUSED, Status.REPLACED}
 """In these a request has ended, and the ids of its samples are erased."""
 ANSWERED_STATUSES = WITHOUT_DELETION | {Status.COMPLETED}
 """After these no answer is due any more. A failure is none: its deadline runs on."""
-HOLDABLE_STATUSES = UNBEGUN_STATUSES | {Status.FAILED}
+HOLDABLE_STATUSES = UNBEGUN_STATUSES | {Status.FAILED, Status.REOPENED}
 """In these a request can be held back; later it has begun."""
 
 
@@ -138,6 +143,8 @@ class Target:
     class_label: int | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "granularity", _granularity(self.granularity))
+        object.__setattr__(self, "sample_ids", _sample_ids(self.sample_ids))
         if type(self.num_samples) is not int:
             raise InvalidRequest(
                 f"The number of samples is a whole number, got {str(self.num_samples)[:40]!r}."
@@ -171,9 +178,9 @@ class Target:
         elif self.num_samples:
             raise InvalidRequest(f"A {self.granularity} deletion takes no sample ids.")
         if self.granularity is Granularity.CLASS:
-            if self.class_label is None or self.class_label < 0:
+            if type(self.class_label) is not int or self.class_label < 0:
                 raise InvalidRequest(
-                    f"A class deletion must name a class label of 0 or more, got {self.class_label}."
+                    f"A class deletion must name a class label of 0 or more, got {str(self.class_label)[:40]}."
                 )
         elif self.class_label is not None:
             raise InvalidRequest(f"A {self.granularity} deletion takes no class label.")
@@ -235,12 +242,34 @@ def hash_of_text(listed: str) -> str:
     return hashlib.sha256(listed.encode()).hexdigest()
 
 
-def _check_id(kind: str, value: str) -> None:
-    if not value or len(value) > MAX_ID_LENGTH or value != value.strip() or not value.isprintable():
+ID_RULE = f"an id is a text of 1 to {MAX_ID_LENGTH} printable characters without leading or trailing blanks"
+
+
+def is_id(value: object) -> bool:
+    """Return whether a client or an example can be named so."""
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_ID_LENGTH:
+        return False
+    return value == value.strip() and value.isprintable()
+
+
+def _check_id(kind: str, value: object) -> None:
+    if not is_id(value):
+        raise InvalidRequest(f"Malformed {kind} {value!r:.42}: {ID_RULE}.", code="malformed-id")
+
+
+def _granularity(value: object) -> Granularity:
+    try:
+        return Granularity(str(value))
+    except ValueError:
         raise InvalidRequest(
-            f"Malformed {kind} {value[:40]!r}: an id is 1 to {MAX_ID_LENGTH} printable characters "
-            "without leading or trailing blanks."
-        )
+            f"A deletion is of a {', a '.join(Granularity)}, got {value!r:.42}.", code="granularity"
+        ) from None
+
+
+def _sample_ids(value: object) -> frozenset[str]:
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise InvalidRequest(f"Sample ids are a set of texts, got {value!r:.42}.", code="malformed-id")
+    return frozenset(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,6 +382,11 @@ class Exclusions:
     def is_forgotten(self, client_id: str) -> bool:
         """Return whether the whole client was forgotten."""
         return self.clients.get(client_id, NOTHING).everything
+
+    @property
+    def num_clients(self) -> int:
+        """How many whole clients were forgotten."""
+        return sum(forget.everything for forget in self.clients.values())
 
     def cover(self, target: Target) -> bool:
         """Return whether nothing is left of `target`."""

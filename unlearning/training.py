@@ -2,15 +2,18 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
 from unlearning.errors import AppError, DataError, UpdateRefused
+from unlearning.local_layers import freeze_local
+from unlearning.local_training import LocalTraining
+from unlearning.optimizer_state import restore, state_of
 from unlearning.own_training import run_own_training
 from unlearning.parameters import (
     Vector,
@@ -20,36 +23,15 @@ from unlearning.parameters import (
     hash_of_tensors,
     hold_statistics,
     load,
-    refuse_shared_memory,
+    refuse_odd_parameters,
     size_of_vector,
 )
 from unlearning.runtime.devices import computing_device, inputs_for, targets_for
+from unlearning.runtime.stores import Arrays
 from unlearning.tasks.batches import Shuffled, data_loader
+from unlearning.tasks.own_code import call_own, name_of
 from unlearning.tasks.task import Examples, Task
 from unlearning.training_step import RecordedStep, Sgd, Step, where_steps_can_be_recorded
-
-OptimizerName: TypeAlias = Literal["sgd", "adam", "adamw"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LocalTraining:
-    """Local training; the sentence below a field is its row in docs/configuration.md (`make docs`)."""
-
-    epochs: Annotated[int, Field(ge=1, alias="local-epochs")] = 1
-    """passes over the client's examples"""
-    batch_size: PositiveInt = 32
-    """examples a step"""
-    optimizer: OptimizerName = "sgd"
-    """`sgd`, `adam`, `adamw`; its state begins anew with every local training. PGA, MoDe, gradient ascent, NegGrad+ and
-    FedOSD unlearn by SGD in any case, FedQUIT by Adam; `prepare="hf-online"` needs `sgd`"""
-    learning_rate: PositiveFloat = 0.1
-    """in round 1"""
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """SGD momentum"""
-    weight_decay: NonNegativeFloat = 0.0
-    """L2 penalty"""
-    augment: bool = False
-    """crop and flip in ordinary rounds (never in an unlearning round)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,21 +40,29 @@ class TrainingSettings(LocalTraining):
 
     maximize: climb the loss instead of descending it.
     clip_norm: the gradient is scaled to this Euclidean norm where it is longer; 0 for no bound.
+    proximal_mu: the weight of FedProx's term, half the squared distance from the weights that training starts from.
     seed: decides the order of examples, the augmentation and dropout.
     """
 
     maximize: bool = False
-    clip_norm: float = 0.0
-    seed: int = 0
+    clip_norm: NonNegativeFloat = 0.0
+    proximal_mu: NonNegativeFloat = 0.0
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The outcome of local training: the new model (d,), how many examples, their mean loss."""
+    """The outcome of local training: the new model (d,), how many examples, their mean loss.
+
+    optimizer: what the optimiser has gathered (`unlearning.optimizer_state`); empty where that is not kept.
+    local: the local layers' values by name (`unlearning.local_layers`), which stay at the site.
+    """
 
     parameters: Vector
     num_examples: int
     loss: float
+    optimizer: Arrays = field(default_factory=dict)
+    local: Arrays = field(default_factory=dict)
 
 
 def local_seed(seed: int, client_id: str, server_round: int) -> int:
@@ -128,12 +118,13 @@ def _untrained(task: Task, seed: int) -> nn.Module:
     """Return the model as its builder makes it, with random weights; torch's global random state is left as it was.
 
     Raises:
-        AppError: nothing of it would be trained, or two of its parameters share memory.
+        AppError: it makes none, nothing of it would be trained, a parameter has no shape or shares another's memory,
+            or the local layers are not what they can be.
     """
     with torch.random.fork_rng(devices=[]):
         _seed_torch(seed)
-        model = task.build_model()
-    refuse_shared_memory(model)
+        model = call_own(task.build_model, nn.Module)
+    refuse_odd_parameters(model)
     model = model.to(task.dtype)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise AppError(
@@ -141,6 +132,7 @@ def _untrained(task: Task, seed: int) -> nn.Module:
             code="nothing-trained",
         )
     hold_statistics(model)
+    freeze_local(task, model)
     return model
 
 
@@ -163,7 +155,8 @@ def model_with(task: Task, parameters: Vector) -> nn.Module:
     if parameters.ndim == 1 and shards and not rest and task.shard is None:
         raise UpdateRefused(
             f"It has the length of {shards} shard(s) of {task.name}, which SISA trains, and not of one model. Give the "
-            "task that they learn together: in the library `learnt.learns(task)`."
+            "task that they learn together: in the library `learnt.learns(task)`.",
+            code="shards",
         )
     load(model, parameters)
     return model
@@ -171,7 +164,7 @@ def model_with(task: Task, parameters: Vector) -> nn.Module:
 
 def task_of(task: Task, model: nn.Module) -> Task:
     """Return `task` with this very model, whose frozen weights stay as they are, in the place of the one it builds."""
-    return replace(task, build_model=lambda: model, load_pretrained=None)
+    return replace(task, build_model=lambda: model, load_pretrained=None, local_layers=())
 
 
 @lru_cache(maxsize=4)
@@ -216,10 +209,13 @@ def train(
     examples: Examples,
     settings: TrainingSettings,
     after_step: AfterStep | None = None,
+    kept: Arrays | None = None,
 ) -> Trained:
     """Train from `parameters` (d,) on `examples`; neither is changed.
 
     The reported loss is the mean over all steps' batches. The last batch of an epoch may be smaller.
+
+    kept: what an optimiser of the same kind had gathered, perhaps nothing, to go on with; None to start again.
 
     Raises:
         DataError: there is no example to train on.
@@ -230,17 +226,28 @@ def train(
     device = computing_device()
     model = model_with(task, parameters)
     model.to(device).train()
+    optimizer = None if task.train is not None else _optimizer(model, settings)
+    if kept and optimizer is not None:
+        restore(optimizer, kept, list(model.parameters()))
     # A model of the user's own may have dropout, which draws from torch's global random state.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         _seed_torch(settings.seed)
         if task.train is None:
-            loss = _epochs(task, model, examples, settings, device, after_step)
+            assert optimizer is not None
+            loss = _epochs(task, model, examples, settings, optimizer, after_step)
         else:
+            if settings.proximal_mu:
+                raise AppError(
+                    f"The training function {name_of(task.train)} has no proximal term, and this run's strategy asks "
+                    f"for one of {settings.proximal_mu:g}. Choose another strategy, or the built-in training.",
+                    code="no-proximal-term",
+                )
             generator = torch.Generator().manual_seed(settings.seed)
             loading, pin = examples.source.loading, device.type == "cuda"
             loader = data_loader(examples, settings.batch_size, generator, loading, pin=pin)
             loss = run_own_training(task, model, loader, settings, after_step)
-    return Trained(flatten(model), len(examples), loss)
+    gathered = state_of(optimizer) if kept is not None and optimizer is not None else {}
+    return Trained(flatten(model), len(examples), loss, gathered)
 
 
 def _epochs(
@@ -248,15 +255,16 @@ def _epochs(
     model: nn.Module,
     examples: Examples,
     settings: TrainingSettings,
-    device: torch.device,
+    optimizer: torch.optim.Optimizer | Sgd,
     after_step: AfterStep | None,
 ) -> float:
     """Run the local epochs on `model`, in place; the mean loss over all steps' batches."""
+    device = next(model.parameters()).device
     generator = torch.Generator().manual_seed(settings.seed)
     order = Shuffled(len(examples), settings.batch_size, generator)
     batches = examples.batches(order, pin=device.type == "cuda")
     with where_steps_can_be_recorded(device):
-        step = Step(task, model, _optimizer(model, settings), settings.clip_norm)
+        step = Step(task, model, optimizer, settings.clip_norm, settings.proximal_mu)
         do = RecordedStep(step, settings.batch_size) if step.can_be_recorded else step
         seen = 0
         for _ in range(settings.epochs):

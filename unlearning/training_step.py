@@ -5,15 +5,17 @@ long as they run: an accelerator repeats them from a recording (a CUDA graph).
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
 from unlearning.tasks import losses
+from unlearning.tasks.inputs import Inputs, outputs_of
 from unlearning.tasks.task import Task
 
 _log = logging.getLogger(__name__)
@@ -63,6 +65,18 @@ class Sgd:
         for index, buffer in zip(gradients, buffers, strict=True):
             self._momentum[index] = buffer
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the momentum, as torch's class does."""
+        found = {
+            index: {"momentum_buffer": one} for index, one in enumerate(self._momentum) if one is not None
+        }
+        return {"state": found}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with this momentum."""
+        for index, entries in state["state"].items():
+            self._momentum[index] = entries["momentum_buffer"].to(self._weights[index].device)
+
 
 _WITHOUT_MEMORY = (losses.cross_entropy, losses.cross_entropy_and_dice)
 """Losses that do nothing but return: what others note in passing, a recording would not repeat."""
@@ -72,19 +86,30 @@ class Step:
     """One step of the optimiser; `loss` sums the losses of all examples, and no step waits for it."""
 
     def __init__(
-        self, task: Task, model: nn.Module, optimizer: torch.optim.Optimizer | Sgd, clip_norm: float
+        self,
+        task: Task,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | Sgd,
+        clip_norm: float,
+        proximal_mu: float = 0.0,
     ) -> None:
+        self._proximal_mu = proximal_mu
+        trained = [weight for weight in model.parameters() if weight.requires_grad] if proximal_mu else []
+        self._starts = [(weight, weight.detach().clone()) for weight in trained]
         self._task, self._model, self._optimizer, self._clip_norm = task, model, optimizer, clip_norm
         device = next(model.parameters()).device
         self.loss = torch.zeros((), dtype=torch.float64, device=device)
         is_plain = isinstance(optimizer, Sgd) and task.loss in _WITHOUT_MEMORY
         self.can_be_recorded = device.type == "cuda" and is_plain
 
-    def __call__(self, inputs: Tensor, targets: Tensor) -> None:
+    def __call__(self, inputs: Inputs, targets: Tensor) -> None:
         """Do the step for a batch."""
         self._model.zero_grad()
-        loss = self._task.loss(self._model(inputs), targets)
+        loss = self._task.loss(outputs_of(self._model, inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
+        for weight, start in self._starts:
+            if weight.grad is not None:
+                weight.grad.add_(weight.detach() - start, alpha=self._proximal_mu)
         if self._clip_norm:
             nn.utils.clip_grad_norm_(self._model.parameters(), self._clip_norm)
         self._optimizer.step()
@@ -108,17 +133,20 @@ class RecordedStep:
     """`step`, called with a batch's inputs and targets; from the third full batch on by a recording.
 
     step: changes only tensors that stay where they are from one call to the next, and waits for nothing.
-    size: of a full batch; smaller ones are done without the recording.
+    size: of a full batch; smaller ones, and inputs of several tensors, are done without the recording.
     """
 
-    def __init__(self, step: Callable[[Tensor, Tensor], None], size: int) -> None:
+    def __init__(self, step: Callable[[Inputs, Tensor], None], size: int) -> None:
         self._step, self._size = step, size
         self._done = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs = self._targets = torch.empty(0)
 
-    def __call__(self, inputs: Tensor, targets: Tensor) -> None:
+    def __call__(self, inputs: Inputs, targets: Tensor) -> None:
         """Do the step for a batch that lies on the accelerator."""
+        if not isinstance(inputs, Tensor):
+            self._step(inputs, targets)
+            return
         is_full = len(targets) == self._size
         if is_full and self._done == _EAGER_STEPS and not _failed:
             self._graph = self._record(inputs, targets)

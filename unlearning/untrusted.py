@@ -9,15 +9,14 @@ import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from mmap import mmap
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unlearning.errors import FlowerUnlearningError, UpdateRefused
-
-MAX_LINE = 500
-"""Characters of a foreign text that are logged and written down; a stack trace's beginning and end fit."""
+from unlearning.one_line import as_line
 
 MAX_JSON_BYTES = 2**24
 """Of one message: room for a list of a million sample ids of a dozen characters."""
@@ -53,24 +52,6 @@ _NPY = re.compile(
     rb"'shape': \(((?:[0-9]{1,13}, ?){0,9}(?:[0-9]{1,13})?)\), \} *\n"
 )
 _NPY_MAGIC, _NPY_HEADER_BYTES = b"\x93NUMPY\x01\x00", 1024
-_BLANKS = re.compile(r"\s+")
-
-
-def as_line(text: object, limit: int = MAX_LINE) -> str:
-    """Foreign text as one line of printable characters, not longer than `limit`; of a long one, both ends.
-
-    Line breaks, terminal escapes and characters that change the direction of writing do not get through.
-    """
-    whole = text if isinstance(text, str) else repr(text)
-    if len(whole) > limit:
-        head = limit * 2 // 5
-        # cut before and after: blanks that are joined must not let the cost depend on the sender
-        whole = f"{whole[: 4 * head]} … {whole[-4 * (limit - head) :]}"
-    line = "".join(letter if letter.isprintable() else "\ufffd" for letter in _BLANKS.sub(" ", whole).strip())
-    if len(line) > limit:
-        head = limit * 2 // 5
-        line = f"{line[:head]} … {line[head + 3 - limit :]}"
-    return line
 
 
 def reason_of(error: BaseException) -> str:
@@ -134,9 +115,14 @@ def npy_array(data: bytes, *, max_size: int | None = None) -> NDArray[Any]:
 
 
 def array_of(
-    data: bytes | bytearray, dtype: np.dtype[Any], shape: Sequence[int], *, start: int = 0, order: str = "C"
+    data: bytes | bytearray | mmap,
+    dtype: np.dtype[Any],
+    shape: Sequence[int],
+    *,
+    start: int = 0,
+    order: str = "C",
 ) -> NDArray[Any]:
-    """Return the numbers in `data` from `start` on, in this machine's byte order; a copy unless it is a bytearray.
+    """Return the numbers in `data` from `start` on, in this machine's byte order; they can only be read.
 
     Raises:
         UpdateRefused: truth values are neither 0 nor 1.
@@ -144,9 +130,8 @@ def array_of(
     flat = np.frombuffer(data, dtype=dtype, offset=start)
     if dtype.kind == "b" and (flat.view(np.uint8) > 1).any():
         raise UpdateRefused("An array of truth values holds something else.")
-    if isinstance(data, bytes):
-        flat = flat.copy()  # what came is read-only
     found: NDArray[Any] = flat.reshape(tuple(shape), order="F" if order == "F" else "C")
+    found.flags.writeable = False  # it may lie in a file, and somebody else may have it too
     return found.astype(dtype.newbyteorder("="), copy=False) if sys.byteorder == "big" else found
 
 

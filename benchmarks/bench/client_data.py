@@ -16,6 +16,7 @@ from benchmarks.bench import measures
 from benchmarks.bench.backdoor import poison
 from benchmarks.bench.cases import Case, GaussianNoise, Setting
 from benchmarks.bench.first_pass import FirstPass
+from benchmarks.bench.own_app import OwnData
 from benchmarks.bench.u_lira import mixed
 from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.runtime.archive import pack_arrays
@@ -63,12 +64,19 @@ class ClientData:
     """What the clients of one seed of a setting train on, and the server's test set.
 
     directory: where own data is written; every process that has the same directory writes the same.
-    shared: None where each seed deals out clients of its own.
+    shared: None where each seed deals out clients of its own. own: what an app of the user's own loads.
     """
 
     def __init__(
-        self, directory: Path, setting: Setting, task: TaskSettings, *, shared: Shared | None = None
+        self,
+        directory: Path,
+        setting: Setting,
+        task: TaskSettings,
+        *,
+        shared: Shared | None = None,
+        own: OwnData | None = None,
     ) -> None:
+        self.own = own
         self.directory, self.setting, self.task, self.shared = directory, setting, task, shared
         self.dealt = replace(task, seed=DEALING_SEED) if shared else task
         self._known: dict[Case, list[Target]] = {}
@@ -76,10 +84,12 @@ class ClientData:
     @cached_property
     def test(self) -> Examples | None:
         """The server's test set; the same examples for all seeds that share their clients."""
-        return load_server_test(self.dealt)
+        return load_server_test(self.dealt) if self.own is None else self.own.test()
 
     def site(self, client: str) -> Examples:
         """Return what a client trains on."""
+        if self.own is not None:
+            return self._clean(client)
         own = self.own_directory(client)
         return load_site(self.dealt, int(client), own).train
 
@@ -184,7 +194,7 @@ class ClientData:
         return had
 
     def _clean(self, client: str) -> Examples:
-        return load_site(self.dealt, int(client)).train
+        return load_site(self.dealt, int(client)).train if self.own is None else self.own.site(client).train
 
     @property
     def _changers(self) -> set[str]:

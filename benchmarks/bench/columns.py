@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from unlearning.verification.mia_u import Construction
+from unlearning.verification.figures import Construction
 
 Row: TypeAlias = dict[str, Any]
 """One case of one method and seed, as JSON."""
@@ -180,6 +180,8 @@ COLUMNS: Mapping[str, Column] = {
     "num-unlearned": _of_many("models", "unlearned"),
     "num-oracles": _of_many("oracles", "oracles"),
     "num-shadows": _of_many("shadow federations", "shadows"),
+    "relearn-loss": Column("rounds to relearn the loss", _of("relearn_loss"), Unit.ONE_DECIMAL),
+    "relearn-score": Column("rounds to relearn the score", _of("relearn_score"), Unit.ONE_DECIMAL),
     "noise": Column("planted noise, mean score", _of("noise")),
     "noise-z": Column("planted noise, z", _of("noise_z")),
     "noise-tpr": Column("planted noise, TPR at 1 % FPR,", _of("noise_tpr"), Unit.PERCENT),
@@ -213,6 +215,8 @@ DISTANCES = (
     "spearman",
     "forget-unlearned",
     "test-unlearned",
+    "relearn-loss",
+    "relearn-score",
 )
 BESIDE_ORACLES = tuple(
     name for name in COLUMNS if name.startswith(("klom-", "u-lira", "shift", "num-", "noise"))

@@ -35,9 +35,10 @@ from benchmarks.bench.batched_training import suits
 from benchmarks.bench.cases import Case, Contender, Published, Setting, Strict
 from benchmarks.bench.columns import COLUMNS, ORIGINAL, RETRAIN, is_retrain
 from benchmarks.bench.experiment_files import read_values, shipped_experiments
+from benchmarks.bench.own_app import app_in
 from benchmarks.bench.u_lira import FEWEST_PAIRS
 from strategies import built_in
-from strategies.settings.run_config import RunSettings
+from strategies.settings.task_source import TaskSource
 from unlearning.errors import ConfigurationError, RequestError
 from unlearning.methods.registry import check_supports, method_named, preparations, validated_parameters
 
@@ -57,10 +58,19 @@ class Experiment(Strict):
     seeds: tuple[int, ...] = Field(min_length=1)
     oracles: int = Field(default=0, ge=0, description="retrained models a case, and as many unlearned ones")
     shadows: int = Field(default=0, ge=0, description="federations with one half of what is forgotten each")
+    relearn: int = Field(
+        default=0,
+        ge=0,
+        description="the most rounds on the forgotten data after which each model is looked at",
+    )
     cases: tuple[Case, ...] = Field(min_length=1)
     methods: tuple[Annotated[Contender, BeforeValidator(_contender)], ...] = Field(min_length=1)
     columns: tuple[str, ...] = ()
     published: tuple[Published, ...] = ()
+    pictures: bool = Field(default=True, description="whether figures are drawn beside the tables")
+    app: str = Field(
+        default="", description="the directory of an app of one's own; empty for the built-in tasks"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -106,6 +116,11 @@ class Experiment(Strict):
         """
         changes = {"shadows" if self.shadows else "oracles": number, "seeds": tuple(range(number))}
         return self.model_copy(update=changes).checked()
+
+    @property
+    def source(self) -> TaskSource:
+        """Whose function makes the task."""
+        return app_in(self.app).source if self.app else built_in.SOURCE
 
     @property
     def shares_clients(self) -> bool:
@@ -190,8 +205,8 @@ class Experiment(Strict):
     def _problems_of_setting(self, setting: Setting) -> Iterable[str]:
         where = f"settings, {setting.name}" if setting.name else "run"
         try:
-            run = RunSettings.from_run_config(self.run_of(setting))
-            task = built_in.SOURCE.prepared(self.run_of(setting))
+            run = self.source.read(self.run_of(setting)).run
+            task = self.source.prepared(self.run_of(setting))
         except ConfigurationError as exc:
             yield from (f"{where}: {problem}" for problem in exc.problems)
             return
@@ -201,6 +216,8 @@ class Experiment(Strict):
                 f"{where}: mixed needs a first pass of many models trained at once: a linear head or an MLP, plain "
                 "SGD, all clients in every round."
             )
+        if self.app and (setting.backdoor or setting.noise or self.shares_clients):
+            yield f"{where}: an own app's data stays as it is: leave out backdoor, noise, oracles and shadows."
         known = set(map(str, range(run.num_clients)))
         named = {client for case in self.cases for client in case.clients}
         planting = [item.client for item in (setting.backdoor, setting.noise) if item is not None]

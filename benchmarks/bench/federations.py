@@ -19,6 +19,7 @@ from benchmarks.bench.client_data import ClientData, Shared
 from benchmarks.bench.columns import ORIGINAL, RETRAIN
 from benchmarks.bench.experiment import Experiment
 from benchmarks.bench.first_pass import FirstPass
+from benchmarks.bench.own_app import app_in
 from benchmarks.bench.parts import DEFAULTS, digest, seed_directory, shared_directory
 from server.app import AppRun, open_federation, run_federation
 from server.federation.checkpoints import CheckpointStore
@@ -30,6 +31,7 @@ from strategies import built_in
 from strategies.in_process_grid import InProcessGrid
 from strategies.messages import told_values
 from strategies.settings.run_config import RunSettings
+from strategies.settings.task_source import MADE_BY, TABLE, AppSettings, TaskSource
 from unlearning.errors import ConfigurationError, TrainingFailed
 from unlearning.methods.registry import preparations
 from unlearning.requests import DeletionRequest, Exclusions
@@ -74,18 +76,20 @@ class SeedFederations:
         self.directory = seed_directory(work, experiment, setting, seed)
         self.directory.mkdir(parents=True, exist_ok=True)
         self._setting, self._seed = setting, seed
+        self.app = app_in(experiment.app) if experiment.app else None
         self._run_config = {**_NO_GATE, **DEFAULTS, **experiment.run_of(setting), "seed": seed}
         shared = _shared(work, experiment, setting, self.run)
-        self.data = ClientData(self.directory, setting, self.run.task(), shared=shared)
+        own = self.app.data(self._run_config) if self.app else None
+        self.data = ClientData(self.directory, setting, self.run.task(), shared=shared, own=own)
 
     @cached_property
     def run(self) -> RunSettings:
         """The settings of all of them."""
-        return RunSettings.from_run_config(self._run_config)
+        return self._source.read(self._run_config).run
 
     def settings(self, directory: Path, **changes: Any) -> RunSettings:
         """Return the settings of the federation in `directory`."""
-        return RunSettings.from_run_config({**self._run_config, "state-dir": str(directory), **changes})
+        return self._source.read({**self._run_config, "state-dir": str(directory), **changes}).run
 
     def alone(self, name: str) -> AbstractContextManager[None]:
         """Return the lock of what has this name."""
@@ -105,13 +109,14 @@ class SeedFederations:
             for number in range(count)
         ]
         make_clients = load_app(CLIENTS, ConfigurationError, None)
-        return _EveryClientCounts(make_clients(), nodes, settings.to_run_config())
+        clients = make_clients(self.app.source, self.app.load_site) if self.app else make_clients()
+        return _EveryClientCounts(clients, nodes, self._values(settings))
 
     def open(
         self, grid: InProcessGrid, settings: RunSettings, *, run_id: int
     ) -> AbstractContextManager[FederationContext]:
         """Open the federation of these settings."""
-        return open_federation(grid, _app_run(settings), run_id=run_id)
+        return open_federation(grid, self._app_run(settings), run_id=run_id)
 
     def train(self, title: str, grid: InProcessGrid, settings: RunSettings, *, run_id: int) -> None:
         """Run a federation to its end.
@@ -120,7 +125,7 @@ class SeedFederations:
             TrainingFailed: no client's answer entered a training round; figures after it would be of another model.
         """
         try:
-            run_federation(grid, _app_run(settings), run_id=run_id, every_round_counts=True)
+            run_federation(grid, self._app_run(settings), run_id=run_id, every_round_counts=True)
         except TrainingFailed as exc:
             where = ": ".join(filter(None, (self._setting.name, title)))
             raise self.ended(where, str(exc)) from exc
@@ -161,7 +166,7 @@ class SeedFederations:
         with self.alone(directory.name):
             store = CheckpointStore(directory / "checkpoints")
             if store.newest() is None:
-                start = initial_parameters(task_of(settings), settings.seed)
+                start = initial_parameters(self.task_of(settings), settings.seed)
                 exclusions = Exclusions().including(self.data.targets(case))
                 store.save(FederationState(parameters=start, exclusions=exclusions), token=0)
             self.train(f"{case.name}: {RETRAIN}", self.grid(settings), settings, run_id=1)
@@ -194,14 +199,29 @@ class SeedFederations:
                 return path.parent
         return None
 
+    def task_of(self, settings: RunSettings) -> Task:
+        """Return what is learnt, as it is prepared for."""
+        return self._source.prepared(self._values(settings))
+
+    @property
+    def _source(self) -> TaskSource:
+        return self.app.source if self.app else built_in.SOURCE
+
+    def _values(self, settings: RunSettings) -> dict[str, Any]:
+        """Return the settings as Flower would give them to the app, with those of its own."""
+        if self.app is None:
+            return settings.to_run_config()
+        own = self.app.source.read(self._run_config).own
+        kept = self.app.source.to_keep(AppSettings(run=settings, own=own))
+        return {name: value for name, value in kept.items() if name not in (MADE_BY, TABLE)}
+
+    def _app_run(self, settings: RunSettings) -> AppRun:
+        load_test = self.app.load_test if self.app else built_in.load_test
+        return AppRun.of(self._values(settings), self._source, load_test)
+
     def _own_data(self, client: str) -> dict[str, str]:
         own = self.data.own_directory(client)
         return {} if own is None else {"data-dir": str(own)}
-
-
-def task_of(settings: RunSettings) -> Task:
-    """Return what is learnt, as it is prepared for."""
-    return built_in.SOURCE.prepared(settings.to_run_config())
 
 
 def newest(directory: Path) -> FederationState:
@@ -223,10 +243,6 @@ def _shared(work: Path, experiment: Experiment, setting: Setting, run: RunSettin
         return None
     first_pass = FirstPass(shared_directory(work, experiment, setting), run)
     return Shared(first_pass, experiment.cases[0] if experiment.shadows else None)
-
-
-def _app_run(settings: RunSettings) -> AppRun:
-    return AppRun.of(settings.to_run_config(), built_in.SOURCE, built_in.load_test)
 
 
 def _serves(prepared: Mapping[str, str], wanted: Mapping[str, str]) -> bool:

@@ -26,8 +26,8 @@ from unlearning.parameters import Vector
 from unlearning.runtime.json_codec import to_plain
 from unlearning.tasks.task import Examples, Task
 from unlearning.verification import gaussian_poison
+from unlearning.verification.figures import Measurement
 from unlearning.verification.gaussian_poison import Planted
-from unlearning.verification.measurement import Measurement
 
 COMPARED_EXAMPLES = 2_000
 """On so many test examples the outputs of a method are compared with Retrain's."""
@@ -39,6 +39,7 @@ def scores(measurement: Measurement) -> Row:
         "test": measurement.score("test"),
         "retained": measurement.score("retained"),
         "forget": measurement.score("forgotten"),
+        "metrics": dict(measurement.test.metrics) if measurement.test else {},
         "forget_loss": measurement.forgotten.loss if measurement.forgotten else None,
         "attacks": dict(measurement.attacks),
         "figures": figures_of(measurement),

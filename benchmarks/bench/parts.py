@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks.bench.cases import Case, Contender, Setting
 from benchmarks.bench.columns import ORIGINAL, RETRAIN
 from benchmarks.bench.experiment import Experiment
+from benchmarks.bench.own_app import app_in
 
 DEFAULTS: Mapping[str, Any] = {
     "wait-timeout-s": 1.0,
@@ -113,6 +114,10 @@ def seed_directory(work: Path, experiment: Experiment, setting: Setting, seed: i
     if experiment.shadows:
         key.append({"of each a half": experiment.cases[0].decisive})
     name = f"{run.get('dataset', 'digits')}-{run.get('model', 'logistic')}"
+    if experiment.app:
+        app = app_in(experiment.app)
+        name = f"app-{app.name}"
+        key.append({"code": app.code})
     return work / f"{safe(name)}-{digest(key)}" / f"seed-{seed}"
 
 
@@ -129,6 +134,8 @@ def row_path(directory: Path, experiment: Experiment, part: Part) -> Path:
         part.contender.model_dump(mode="json", exclude={"title"}) if part.contender else part.name
     )
     key = [decisive, part.case.decisive, contender, *part.seeds, *([part.prepare] if part.prepare else [])]
+    if experiment.relearn:  # rows of before keep their files
+        key.append({"relearn": experiment.relearn})
     return directory / f"{safe(part.case.name)}--{safe(part.name)}-{digest(key)}.json"
 
 

@@ -19,7 +19,7 @@ from benchmarks.bench.batched_training import suits, train_federations
 from benchmarks.bench.cases import Case, Contender, Setting
 from benchmarks.bench.columns import ORIGINAL, RETRAIN, Row
 from benchmarks.bench.experiment import Experiment
-from benchmarks.bench.federations import ClientBroke, SeedFederations, facts_of, newest, task_of
+from benchmarks.bench.federations import ClientBroke, SeedFederations, facts_of, newest
 from benchmarks.bench.parts import ORACLES, Part, row_path
 from benchmarks.bench.provenance import load, made_here
 from server.deletion.open_deletion import forget_sets
@@ -32,8 +32,10 @@ from unlearning.requests import Status
 from unlearning.runtime.durable_files import write_atomically
 from unlearning.runtime.json_codec import from_plain
 from unlearning.tasks.task import Task
-from unlearning.verification.measurement import Measurement, measure
+from unlearning.verification.figures import Measurement
+from unlearning.verification.measurement import measure
 from unlearning.verification.observations import merge
+from unlearning.verification.relearning import relearn_time
 
 
 class SeedRun:
@@ -97,7 +99,7 @@ class SeedRun:
     def _oracles(self, part: Part) -> Row:
         """Return the margins of several oracles: a model in a row."""
         settings = self.federations.run
-        task = task_of(settings)
+        task = self.federations.task_of(settings)
         if settings.fraction == 1 and suits(task, settings.training(1)):
             models = train_federations(
                 task,
@@ -130,7 +132,11 @@ class SeedRun:
     def _retrain(self, part: Part) -> Row:
         settings = self.federations.retrain(part.case, part.prepare)
         directory = self.federations.retrained_directory(part.case, part.prepare)
-        return self._of_training(directory, settings, part.case)
+        row = self._of_training(directory, settings, part.case)
+        if self.experiment.relearn:
+            original = newest(self.federations.original(self.experiment.shared_prepare()))
+            row |= self._relearning(part.case, original, newest(directory), part.prepare)
+        return row
 
     def _of_training(self, directory: Path, settings: RunSettings, case: Case) -> Row:
         state = newest(directory)
@@ -200,12 +206,12 @@ class SeedRun:
 
     def _task(self, prepare: str) -> Task:
         """Return what a federation learns that is trained with this preparation."""
-        return task_of(self.federations.settings(self.directory, prepare=prepare))
+        return self.federations.task_of(self.federations.settings(self.directory, prepare=prepare))
 
     def _beside_retrain(
         self, case: Case, original: FederationState, state: FederationState, prepare: str = ""
     ) -> Row:
-        return measures.beside_retrain(
+        found = measures.beside_retrain(
             self._task(prepare),
             original=original.parameters,
             unlearned=state.parameters,
@@ -213,6 +219,23 @@ class SeedRun:
             test=self.data.test,
             forgotten=self.data.forgotten(case),
         )
+        return found | self._relearning(case, original, state, prepare)
+
+    def _relearning(self, case: Case, original: FederationState, state: FederationState, prepare: str) -> Row:
+        """Return after how many rounds a model relearns what it forgot; above the most where it does not in these."""
+        most = self.experiment.relearn
+        if not most:
+            return {}
+        found = relearn_time(
+            self._task(prepare),
+            state.parameters,
+            original=original.parameters,
+            forgotten=self.data.forgotten(case),
+            training=self.federations.run.training(1),
+            most_rounds=most,
+        )
+        counted = {"relearn_loss": found.loss, "relearn_score": found.score}
+        return {name: most + 1 if number is None else number for name, number in counted.items()}
 
     def _measured_last(
         self,

@@ -58,6 +58,7 @@ def _section(experiment: Experiment, setting: Setting, case: Case, rows: Sequenc
         return
     for columns in (experiment.columns,) if experiment.columns else TABLES:
         yield from _table(groups, columns, published)
+    yield from _references(experiment, groups)
     failures = [f"- {row['method']}, seed {row['seed']}: {row['failed']}" for row in mine if "failed" in row]
     if failures:
         yield from ("Failed:", "", *failures, "")
@@ -67,6 +68,16 @@ def _section(experiment: Experiment, setting: Setting, case: Case, rows: Sequenc
     left_out = [c.name for c in experiment.methods if not experiment.serves(c, case)]
     if left_out:
         yield from (f"Not in this table, because they refuse such a request: {', '.join(left_out)}.", "")
+
+
+def _references(experiment: Experiment, groups: Mapping[str, Sequence[Row]]) -> Iterable[str]:
+    """Yield which retraining each method of its own kind is compared with, and that all others are with Retrain."""
+    own = [one for one in experiment.methods if one.retraining and one.name in groups]
+    if own:
+        named = ", ".join(
+            f"{one.name} with *{one.retrain if one.retrain in groups else RETRAIN}*" for one in own
+        )
+        yield from (f"Compared: {named}; all others with Retrain.", "")
 
 
 def _retrainings(experiment: Experiment) -> list[str]:

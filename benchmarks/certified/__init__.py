@@ -1,1 +1,1 @@
-"""Certified unlearning beside its paper's figures; see docs/bench.md."""
+"""Certified unlearning beside its paper's figures; see docs/how-to-reproduce-the-papers.md."""

@@ -1,6 +1,6 @@
 """What certified unlearning costs: deletions, carrying vectors, products in a block.
 
-    python -m benchmarks.certified.costs --output docs/results/certified-costs
+    python -m benchmarks.certified.costs --output docs/results/certified-costs --repeats 1
 
 The time of a deletion by vector addition; of carrying tangents through local training, as a ratio to plain
 training; and of one vector's product in a block, by three ways. Data and vectors are random, which does

@@ -1,6 +1,6 @@
 """HF-online in a federation beside exact federated retraining: the error, its proven bound, and what noise it takes.
 
-    python -m benchmarks.certified.federated --output docs/results/certified-federated
+    python -m benchmarks.certified.federated --output docs/results/certified-federated --seeds 3
 
 L2-regularised logistic regression on digits. Vectors are carried as on the live federation (the same classes),
 without a network. The first client leaves; retraining has the same start, batches and participants. σ is that of one

@@ -1,6 +1,7 @@
 """Certified deletions from a linear head on features of a public network: HF-online and a Newton step, and the noise.
 
-    python -m benchmarks.certified.heads --data-dir DATA --output docs/results/certified-heads
+  python -m benchmarks.certified.heads --max-examples 5000 --seeds 3 --data-dir D --output docs/results/certified-heads
+  python -m benchmarks.certified.heads --seeds 3 --data-dir D --output docs/results/certified-heads-500
 
 Fifty clients, IID, CIFAR-10 features, float64. *Newton*: the model is the minimum of the joint loss, and a deletion is
 one Newton step on what is retained, which a federation computes from sums (`newton-cg`); retraining is the other

@@ -1,4 +1,4 @@
-"""Makes the tables and the picture of docs/choosing.md and the comparisons of `flower-unlearn plan`, from docs/results.
+"""Makes the tables and picture on choosing a method and the comparisons of `flower-unlearn plan`, from docs/results.
 
 python -m benchmarks.choosing
 """
@@ -9,13 +9,14 @@ from pathlib import Path
 import typer
 
 from benchmarks.choosing.measured import CASES, comparison
-from benchmarks.choosing.page import with_tables
+from benchmarks.choosing.page import with_advice, with_distances
 from benchmarks.choosing.picture import draw
 from server.requests.plan_data import FILE, Comparison
 from unlearning.runtime.json_codec import to_plain
 
-PAGE = Path("docs/choosing.md")
-PICTURE = PAGE.with_suffix(".png")
+PAGE = Path("docs/explanation-choosing-a-method.md")
+DISTANCES = Path("docs/results/distances.md")
+PICTURE = Path("docs/pictures/choosing.png")
 
 
 def comparisons() -> dict[str, Comparison]:
@@ -30,12 +31,14 @@ def for_plans(found: dict[str, Comparison]) -> str:
 
 
 def main() -> None:
-    """Write all three."""
+    """Write all four."""
     found = comparisons()
-    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), CASES, found), encoding="utf-8")
+    PAGE.write_text(with_advice(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")
+    distances = with_distances(DISTANCES.read_text(encoding="utf-8"), CASES, found)
+    DISTANCES.write_text(distances, encoding="utf-8")
     FILE.write_text(for_plans(found), encoding="utf-8")
     draw(CASES, found, PICTURE)
-    typer.echo(f"{PAGE}, {PICTURE}, {FILE}")
+    typer.echo(f"{PAGE}, {DISTANCES}, {PICTURE}, {FILE}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The table "if you have … take …": each line with the measurement behind it, whose figures come from committed rows.
 
 A figure in a text is `{CASE/METHOD/KIND}` (`measured.CASES`; METHOD may be `nothing` or `retrain`; KIND is `distance`,
-or `bytes` or `seconds` as a gain over Retrain) or `{FILE.json:PATH/TO/VALUE}` of docs/results, perhaps with `|FORMAT`.
+`told` for what it is told apart from, or `bytes` or `seconds` as a gain over Retrain) or `{FILE.json:PATH/TO/VALUE}` of
+docs/results, perhaps with `|FORMAT`.
 """
 
 import json
@@ -12,104 +13,118 @@ from functools import reduce
 from typing import Any
 
 from benchmarks.choosing.measured import RESULTS
-from server.requests.plan_data import Comparison
+from server.requests.plan_data import NOTHING, Comparison
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One line: the situation, the method, and what was measured."""
+    """One line: the situation, the method, what was measured, and what the deletion itself reveals."""
 
     situation: str
     take: str
     measured: str
+    reveals: str = "not measured"
 
 
 _CIFAR, _FASHION = "[CIFAR-10](results/cifar10-medium.md)", "[FashionMNIST](results/fashion-mnist-medium.md)"
 _ORACLES, _DIGITS = "[oracles](results/oracles-features-small.md)", "[digits](results/digits-small.md)"
 _RIVALS = "[digits, forty rounds](results/rivals-small.md)"
 _RIDGE, _HEADS = "[exact ridge](results/exact-ridge.md)", "[certified heads](results/certified-heads.md)"
+_HEART = "[heart disease](results/held-out-heart-disease.md)"
+
+
+def _auc(row: str, stage: str = "recovered") -> str:
+    return f"{{difference-attacks.json:rows/{row}/{stage}/auc/0|.2f}}"
+
 
 ADVICE = (
     Advice(
-        "a network, a **client** that can be reached, nothing prepared",
+        "a network on pictures, a **client** that can be reached, nothing prepared",
         "`puf-special`",
-        f"{_CIFAR}: {{cifar10/puf-special/distance}} points off, the Original {{cifar10/nothing/distance}}; "
-        "{cifar10/puf-special/bytes} fewer bytes; α = 0.1: {cifar10-skew/puf-special/distance} of "
-        f"{{cifar10-skew/nothing/distance}}, {{cifar10-skew/puf-special/bytes}}. {_FASHION}: "
-        "{fashion/puf-special/distance} of {fashion/nothing/distance}, {fashion/puf-special/bytes}; α = 0.1: "
-        "{fashion-skew/puf-special/distance} of {fashion-skew/nothing/distance}, `natural` "
-        f"{{fashion-skew/natural/distance}}. It is not retraining: {_ORACLES}, KLoM "
-        "{oracles/puf-special/distance}, the floor {oracles/retrain/distance}, the Original {oracles/nothing/distance}",
+        f"{_CIFAR}: {{cifar10/puf-special/distance}} points off (doing nothing: {{cifar10/nothing/distance}}), "
+        "{cifar10/puf-special/bytes} fewer bytes, {cifar10/puf-special/told}; α = 0.1: "
+        "{cifar10-skew/puf-special/told}. "
+        f"It is not retraining: {_ORACLES}, KLoM {{oracles/puf-special/distance}}, floor {{oracles/retrain/distance}}",
+        _auc("client puf-special"),
     ),
     Advice(
         "the same, where every byte counts",
-        "`fedquit`",
-        f"{_RIVALS}, the only case measured: {{rivals/fedquit/distance}} points off (Original "
-        "{rivals/nothing/distance}) at {rivals/fedquit/bytes} fewer bytes; `puf-special` there "
-        "{rivals/puf-special/distance} and {rivals/puf-special/bytes}",
+        "`fedquit`, if at all",
+        f"{_RIVALS}: {{rivals/fedquit/bytes}} fewer bytes, but {{rivals/fedquit/told}}",
+        _auc("client fedquit"),
     ),
     Advice(
-        "the same, and a site that has **gone**, or nearness before all; clients' updates were kept (`prepare`)",
+        "the same, a site that has **gone**, and `federaser` prepared",
         "`federaser`",
-        f"{_CIFAR}: {{cifar10/federaser/distance}} points off, α = 0.1: {{cifar10-skew/federaser/distance}}; "
-        f"{_FASHION}: {{fashion/federaser/distance}} and {{fashion-skew/federaser/distance}}. It costs what retraining "
-        "costs (retraining's bytes are {cifar10/federaser/bytes} its own, seconds {cifar10/federaser/seconds})",
+        f"{_CIFAR}: {{cifar10/federaser/distance}} points off, {{cifar10/federaser/told}}; α = 0.1: "
+        "{cifar10-skew/federaser/told}. It costs what retraining costs (retraining's bytes are "
+        "{cifar10/federaser/bytes} its own)",
+        _auc("client federaser"),
     ),
     Advice(
-        "a client that has gone, nothing prepared",
+        "a site that has gone, nothing prepared",
         "`retrain`; `not` for a model that knows its examples well",
-        f"`not`, {_CIFAR}: {{cifar10/not/distance}} points off (Original {{cifar10/nothing/distance}}), "
-        "{cifar10/not/bytes} fewer bytes; α = 0.1: {cifar10-skew/not/distance} of {cifar10-skew/nothing/distance}. "
-        f"{_FASHION}: {{fashion/not/distance}}, worse than the Original's {{fashion/nothing/distance}}; α = 0.1: "
-        "{fashion-skew/not/distance} of {fashion-skew/nothing/distance}, `natural` {fashion-skew/natural/distance}",
+        f"`not`, {_CIFAR}: {{cifar10/not/distance}} points off, {{cifar10/not/bytes}} fewer bytes, "
+        f"{{cifar10/not/told}}; {_FASHION}: {{fashion/not/told}}",
+        f"`retrain` {_auc('client retrain')}, `not` {_auc('client not')}",
     ),
     Advice(
         "shards were prepared (`sisa`)",
-        "`sisa`, which nothing else can replace there",
-        f"{_CIFAR}: {{cifar10/sisa/distance}} points off, {{cifar10/sisa/bytes}} fewer bytes; {_FASHION}: "
-        "{fashion/sisa/distance} and {fashion/sisa/bytes}, with α = 0.1 {fashion-skew/sisa/distance} of "
-        "{fashion-skew/nothing/distance}",
+        "`sisa`; no other method works there",
+        f"{_HEART}: {{heart-disease/sisa/distance}} points off its own shards retrained, by construction",
+        _auc("client sisa"),
     ),
     Advice(
-        "a network, **samples** of a client that can be reached",
+        "a network on pictures, **samples** of a client that can be reached",
         "`puf-special`",
-        f"{_CIFAR}: {{cifar10-samples/puf-special/distance}} points off (Original "
-        "{cifar10-samples/nothing/distance}), {cifar10-samples/puf-special/bytes} fewer bytes; α = 0.1: "
-        "{cifar10-skew-samples/puf-special/distance} of {cifar10-skew-samples/nothing/distance}, `puf-regular` "
-        f"{{cifar10-skew-samples/puf-regular/distance}}. {_FASHION}: {{fashion-samples/puf-special/distance}} of "
-        "{fashion-samples/nothing/distance}, {fashion-samples/puf-special/bytes}; α = 0.1: "
-        "{fashion-skew-samples/puf-special/distance} of {fashion-skew-samples/nothing/distance}, `natural` "
-        "{fashion-skew-samples/natural/distance}. "
-        f"Not on {_DIGITS}, a half-trained model: "
-        "{digits-samples/puf-special/distance}, worse than the Original's {digits-samples/nothing/distance}",
+        f"{_CIFAR}: {{cifar10-samples/puf-special/distance}} points off (doing nothing: "
+        "{cifar10-samples/nothing/distance}), {cifar10-samples/puf-special/bytes} fewer bytes, "
+        f"{{cifar10-samples/puf-special/told}}; {_DIGITS}, a half-trained model: {{digits-samples/puf-special/told}}",
+        f"one sample {_auc('samples puf-special 1')}; before recovery "
+        f"{_auc('samples puf-special 1', 'unlearned')} and the sample itself",
     ),
     Advice(
         "a network with a linear classifier head, a **class**",
         "`fedau`",
-        f"{_CIFAR}: {{cifar10-class/fedau/distance}} points off (Original {{cifar10-class/nothing/distance}}), "
-        "{cifar10-class/fedau/bytes} fewer bytes, `puf-special` {cifar10-class/puf-special/distance} and "
-        "{cifar10-class/puf-special/bytes}; α = 0.1: {cifar10-skew-class/fedau/distance}, "
-        f"{{cifar10-skew-class/fedau/bytes}}. {_FASHION}: {{fashion-class/fedau/distance}} of "
-        "{fashion-class/nothing/distance}, {fashion-class/fedau/bytes}; `puf-special` there "
-        f"{{fashion-class/puf-special/distance}}. {_DIGITS}: {{digits-class/fedau/distance}}",
+        f"{_CIFAR}: {{cifar10-class/fedau/distance}} points off (doing nothing: {{cifar10-class/nothing/distance}}), "
+        f"{{cifar10-class/fedau/bytes}} fewer bytes, {{cifar10-class/fedau/told}}; {_FASHION}: "
+        "{fashion-class/fedau/distance}, {fashion-class/fedau/told}",
+        f"a client: {_auc('client fedau')}",
     ),
     Advice(
-        "a **linear head** on features, any target; prepared",
+        "a **table**, a client",
+        "`puf-regular`",
+        f"{_HEART}: {{heart-disease/puf-regular/distance}} points off (doing nothing: "
+        "{heart-disease/nothing/distance}), {heart-disease/puf-regular/bytes} fewer bytes, "
+        "{heart-disease/puf-regular/told}",
+        _auc("client puf-regular"),
+    ),
+    Advice(
+        "a **linear head** on features, prepared (`exact-ridge`); any target",
         "`exact-ridge`",
-        f"{_RIDGE}: the retrained head to {{exact-ridge.json:rows/0/off|.1g}} of its length, test "
-        "{exact-ridge.json:rows/0/test after %|.1f} %, {exact-ridge.json:rows/0/CPU s, deletion|.2f} CPU seconds for a "
-        "client of ten",
+        f"{_RIDGE}: the retrained head to {{exact-ridge.json:rows/0/off|.1g}} of its length, "
+        "{exact-ridge.json:rows/0/CPU s, deletion|.2f} CPU seconds for a client of ten",
+        f"{_auc('client exact-ridge')}; one sample {_auc('samples exact-ridge 1')} and the sample itself",
     ),
     Advice(
-        "a linear head trained to its minimum, not prepared; **a guarantee wanted** (ε, δ)",
-        "one Newton step and noise, by the [library](certified.md), L2 of 0.01 and more",
-        f"{_HEADS}: one of fifty clients, ε = 1: {{certified-heads.json:newton/5/before|.1f}} % before, "
-        "{certified-heads.json:newton/5/noisy-1|.1f} % with the noise; five clients: "
-        "{certified-heads.json:newton/7/noisy-1|.1f} %, with L2 of 0.1 {certified-heads.json:newton/11/noisy-1|.1f} %. "
-        "`hf-online` with the same ε for one client of a twenty-round training: "
-        "{certified-heads.json:online/3/before|.1f} % before, {certified-heads.json:online/3/noisy-1|.1f} % with it",
+        "a linear head at its minimum, not prepared; an (ε, δ) **guarantee** wanted",
+        "a Newton step and noise, by the [library](explanation-certified-deletion.md)",
+        f"{_HEADS}, ε = 1: {{certified-heads.json:newton/5/before|.1f}} % accuracy before, "
+        "{certified-heads.json:newton/5/noisy-1|.1f} % with the noise, one of fifty clients; five clients: "
+        "{certified-heads.json:newton/7/noisy-1|.1f} %",
     ),
-    Advice("a network, a guarantee wanted", "`retrain`", "nothing else has a bound that holds there"),
+    Advice(
+        "a network, a guarantee wanted",
+        "`retrain`, or `noisy-fine-tuning`",
+        "[noisy fine-tuning](results/certified-noisy.md), LeNet, ε = 8: {certified-noisy.json:rows/14/rounds|d} "
+        "rounds to retraining's accuracy, `retrain` {certified-noisy.json:rows/10/rounds|d}",
+        f"`retrain` {_auc('client retrain')}, `noisy-fine-tuning` {_auc('client noisy-fine-tuning')}",
+    ),
+    Advice(
+        "a guarantee wanted, and many clients (hundreds)",
+        'train with `privacy = "client"` from the first round; then `dp-covered`',
+        "a deletion costs nothing; [accuracy over ε](results/private-training.md)",
+    ),
 )
 
 
@@ -134,8 +149,20 @@ def _figure(name: str, style: str | None, comparisons: Mapping[str, Comparison])
     there = comparisons[case]
     one = {"nothing": there.nothing, "retrain": there.retrain, **there.methods}[method]
     if kind == "distance":
-        return f"{one.distance:.1f}"
+        return one.text
+    if kind == "told":
+        return _told(there, method)
     ours, theirs = (
         (one.bytes, there.retrain.bytes) if kind == "bytes" else (one.seconds, there.retrain.seconds)
     )
     return f"{theirs / ours:.3g}×"
+
+
+def _told(there: Comparison, method: str) -> str:
+    """Return what the seeds tell of a method beside doing nothing and beside training on without the data."""
+    beside = {NOTHING: "doing nothing", "natural": "`natural`"}
+    nearer = [title for name, title in beside.items() if there.is_nearer(method, name)]
+    further = [title for name, title in beside.items() if there.is_nearer(name, method)]
+    equal = [title for title in beside.values() if title not in (*nearer, *further)]
+    parts = {"nearer than": nearer, "further off than": further, "not distinguishable from": equal}
+    return ", ".join(f"{words} {' and '.join(titles)}" for words, titles in parts.items() if titles)

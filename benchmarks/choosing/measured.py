@@ -2,20 +2,19 @@
 
 import json
 import lzma
-import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from benchmarks.bench.columns import ORIGINAL, RETRAIN, Row, is_retrain, retrain_for
+from benchmarks.bench.columns import RETRAIN, Row
+from benchmarks.bench.comparing import SCORES, Compared
+from benchmarks.bench.comparing import comparison as bench_comparison
 from benchmarks.bench.experiment import found
-from server.requests.plan_data import Comparison, Figures
+from server.requests.plan_data import Comparison
 
 RESULTS = Path("docs/results")
-SCORES = ("test", "retained", "forget")
-KLOM = "klom-forget-mean"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +24,7 @@ class Case:
     beside_oracles: whether the distance is KLoM of the forgotten examples, not that of accuracies.
     is_timed: whether its seconds were taken on a machine that did nothing else.
     in_plans: whether plans show it; not where the distance is no points.
+    has_every_method: whether it counts over data sets; not where only some methods were measured.
     """
 
     key: str
@@ -35,6 +35,8 @@ class Case:
     beside_oracles: bool = False
     is_timed: bool = True
     in_plans: bool = True
+    input_dimensions: int = 3
+    has_every_method: bool = True
 
 
 def _medium(data_set: str, title: str, case: str, ending: str = "") -> Iterator[Case]:
@@ -45,17 +47,34 @@ def _medium(data_set: str, title: str, case: str, ending: str = "") -> Iterator[
         yield Case(f"{data_set}{skew}{ending}", experiment, setting, case, name)
 
 
+def _held_out(case: str, ending: str = "") -> Iterator[Case]:
+    """Yield a case of the data sets that no method was tuned on; the machine was busy."""
+    for data_set, title in _HELD_OUT.items():
+        if case == "one client" or data_set == "heart-disease":
+            yield Case(f"{data_set}{ending}", f"held-out-{data_set}", "", case, f"{title}, {case}",
+                       is_timed=False, input_dimensions=1, has_every_method=data_set != "reuters-r8")  # fmt: skip
+
+
+_HELD_OUT = {
+    "breast-cancer": "breast cancer, MLP",
+    "heart-disease": "heart disease, MLP",
+    "reuters-r8": "Reuters R8, linear head",
+}
+
 CASES = (
     Case("oracles", "oracles-features-small", "", "one client", "CIFAR-10 features, MLP head, one client",
          beside_oracles=True, is_timed=False, in_plans=False),
     *_medium("cifar10", "CIFAR-10, CNN", "one client"),
     *_medium("fashion", "FashionMNIST, LeNet", "one client"),
     Case("digits", "digits-small", "", "one client", "digits, MLP, one client"),
-    Case("rivals", "rivals-small", "", "one client", "digits, MLP, α = 0.5, forty rounds, one client", is_timed=False),
+    Case("rivals", "rivals-small", "", "one client", "digits, MLP, α = 0.5, forty rounds, one client", is_timed=False,
+         has_every_method=False),
+    *_held_out("one client"),
     *_medium("cifar10", "CIFAR-10, CNN", "half of a client's samples", "-samples"),
     *_medium("fashion", "FashionMNIST, LeNet", "half of a client's samples", "-samples"),
     Case("digits-samples", "digits-small", "", "half of a client's samples",
          "digits, MLP, half of a client's samples"),
+    *_held_out("half of a client's samples", "-samples"),
     *_medium("cifar10", "CIFAR-10, CNN", "a class", "-class"),
     *_medium("fashion", "FashionMNIST, LeNet", "a class", "-class"),
     Case("digits-class", "digits-small", "", "a class", "digits, MLP, a class"),
@@ -71,58 +90,28 @@ def rows_of(experiment: str, results: Path = RESULTS) -> list[Row]:
 
 
 def comparison(case: Case, results: Path = RESULTS) -> Comparison:
-    """Return the comparison of one case, without methods that have no finished seed or a title of their own."""
+    """Return the comparison of one case, without methods that have a title of their own."""
     experiment = found(case.experiment)
     titles = {contender.title for contender in experiment.methods}
-    groups: dict[str, list[Row]] = {}
-    for row in rows_of(case.experiment, results):
-        if (row["setting"], row["case"]) == (case.setting, case.case) and row["method"] not in titles:
-            groups.setdefault(row["method"], []).append(row)
     (granularity,) = {item.granularity for item in experiment.cases if item.name == case.case}
-    retrained = {row["seed"]: row for row in groups[RETRAIN]}
-    figures = {
-        name: _figures(rows, {row["seed"]: row for row in retrain_for(name, groups)}, case)
-        for name, rows in groups.items()
-        if not is_retrain(name)
-    }
-    size = next(iter(retrained.values()))["storage"] // 4  # Retrain keeps one model in single precision
-    return Comparison(
-        title=case.title,
-        page=f"results/{case.experiment}.md",
-        granularity=granularity,
-        num_parameters=size,
-        nothing=figures[ORIGINAL],
-        retrain=_figures([*retrained.values()], retrained, case),
-        methods={name: one for name, one in sorted(figures.items()) if name != ORIGINAL and one.bytes >= 0},
+    return bench_comparison(
+        [row for row in _rows_of_case(case, results) if row["method"] not in titles],
+        Compared(
+            title=case.title,
+            page=f"results/{case.experiment}.md",
+            granularity=granularity,
+            input_dimensions=case.input_dimensions,
+            beside_oracles=case.beside_oracles,
+        ),
     )
 
 
 def spread_of_retrain(case: Case, results: Path = RESULTS) -> float:
     """Return the largest standard deviation over seeds of Retrain's scores, in points."""
-    rows = [
-        row
-        for row in rows_of(case.experiment, results)
-        if (row["setting"], row["case"], row["method"]) == (case.setting, case.case, RETRAIN)
-    ]
+    rows = [row for row in _rows_of_case(case, results) if row["method"] == RETRAIN]
     return 100 * max(statistics.stdev(float(row[score]) for row in rows) for score in SCORES)
 
 
-def _figures(rows: Sequence[Row], retrained: Mapping[int, Row], case: Case) -> Figures:
-    done = [row for row in rows if "failed" not in row]
-    if not done:
-        return Figures(distance=0.0, bytes=-1, seconds=-1, failed=len(rows))
-    if case.beside_oracles:
-        distances = [row["oracles"][KLOM] for row in done]
-    else:
-        by_score = (
-            [100 * abs(row[score] - retrained[row["seed"]][score]) for row in done] for score in SCORES
-        )
-        distances = max(by_score, key=statistics.fmean)
-    error = statistics.stdev(distances) / math.sqrt(len(done)) if len(done) > 1 else None
-    return Figures(
-        distance=float(f"{statistics.fmean(distances):.6g}"),
-        error=None if error is None else float(f"{error:.3g}"),
-        bytes=float(f"{statistics.fmean(row['bytes'] for row in done):.6g}"),
-        seconds=float(f"{statistics.fmean(row['seconds'] for row in done):.6g}"),
-        failed=len(rows) - len(done),
-    )
+def _rows_of_case(case: Case, results: Path) -> list[Row]:
+    here = (case.setting, case.case)
+    return [row for row in rows_of(case.experiment, results) if (row["setting"], row["case"]) == here]

@@ -1,4 +1,4 @@
-"""The picture of docs/choosing.md: distance to retraining against cost, bytes on the left, seconds on the right."""
+"""The picture on choosing a method: distance to retraining against cost, bytes on the left, seconds on the right."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-SHOWN = ("oracles", "cifar10", "cifar10-skew", "fashion", "cifar10-samples", "cifar10-class", "fashion-class")
+SHOWN = ("oracles", "cifar10", "cifar10-skew", "fashion", "heart-disease", "reuters-r8", "cifar10-samples",
+         "cifar10-class", "fashion-class")  # fmt: skip
 
 # Hues of Okabe and Ito, which people with any colour vision tell apart; one a family, and a marker of its own a method.
 _ORANGE, _SKY, _GREEN, _BLUE, _VERMILION, _PURPLE, _BLACK = (
@@ -37,6 +38,7 @@ STYLES: Mapping[str, tuple[str, str]] = {
     "fedosd": (_PURPLE, "P"),
     "fedquit": (_ORANGE, "H"),
     "fedmemprune": (_SKY, "1"),
+    "exact-ridge": (_BLACK, "2"),
 }
 """Nothing done; pseudo-gradients; second order; ascent; training anew in part; heads and outputs; negated weights."""
 
@@ -74,7 +76,8 @@ def draw(cases: Sequence[Case], comparisons: Mapping[str, Comparison], path: Pat
     ]
     figure.legend(handles=marks, loc="outside lower center", ncols=5, fontsize=9, frameon=False)
     figure.suptitle(
-        "Down and left is better; grey: worse than doing nothing; dotted: retraining's cost", fontsize=11
+        "Down and left is better; bars: ± over seeds; grey: worse than doing nothing; dotted: retraining's cost",
+        fontsize=11,
     )
     save(figure, path)
     plt.close(figure)
@@ -83,13 +86,21 @@ def draw(cases: Sequence[Case], comparisons: Mapping[str, Comparison], path: Pat
 def _panel(axes: "Axes", case: Case, found: Comparison, cost: str) -> None:
     """Draw one case over one cost; both axes are logarithmic, but for KLoM."""
     for name, one in found.methods.items():
+        if not _cost(one, cost):
+            continue  # exact ridge costs nothing there, which no logarithmic axis has
         colour, marker = STYLES[name]
         share = _cost(one, cost) / _cost(found.retrain, cost)
         shape: dict[str, Any] = {"marker": marker, "markersize": 11 if marker == "*" else 8, "color": colour}
         edge: dict[str, Any] = (
-            {"markeredgewidth": 2} if marker in "x+" else {"markeredgecolor": "white", "markeredgewidth": 0.6}
+            {"markeredgewidth": 2}
+            if marker in "x+12"
+            else {"markeredgecolor": "white", "markeredgewidth": 0.6}
         )
-        axes.plot([share], [max(one.distance, _SMALLEST)], linestyle="", zorder=3, **shape, **edge)
+        height = max(one.distance, _SMALLEST)
+        axes.plot([share], [height], linestyle="", zorder=3, **shape, **edge)
+        if one.spread:
+            ends = [max(height - one.spread, _SMALLEST), height + one.spread]
+            axes.plot([share, share], ends, color=colour, linewidth=1.2, alpha=0.7, zorder=2)
     axes.set_xscale("log")
     if case.beside_oracles:
         axes.axhline(found.retrain.distance, color="0.3", linestyle="--", linewidth=1)

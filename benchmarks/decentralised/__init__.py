@@ -1,1 +1,1 @@
-"""Deletions without a server beside the paper's tables; see docs/bench.md."""
+"""Deletions without a server beside the paper's tables; see docs/how-to-reproduce-the-papers.md."""

@@ -80,7 +80,8 @@ def _introduction() -> list[str]:
         "set, a forgotten class included. *Seconds*: processor seconds of all ten peers together, by turns in "
         "one process, without a network.",
         "",
-        "What follows from it: [A federation without a server](../decentralised.md#measured).",
+        "What follows from it: [unlearning without a server]"
+        "(../explanation-decentralised.md#what-is-promised-and-what-is-not).",
     ]
 
 

@@ -19,8 +19,17 @@ def demo_command(
     simulation: Annotated[
         bool, typer.Option("--simulation", help="Virtual clients in Flower's Ray simulation; under a minute.")
     ] = False,
-    clients: Annotated[int, typer.Option(min=2, help="How many clients there are.")] = 3,
-    method: Annotated[str, typer.Option(help="The unlearning method.")] = "puf-special",
+    clients: Annotated[
+        int | None,
+        typer.Option(min=2, help="How many clients there are.", show_default="3, for --secure-aggregation 4"),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="The unlearning method.", show_default="puf-special")
+    ] = None,
+    secure_aggregation: Annotated[
+        bool,
+        typer.Option("--secure-aggregation", help="The server sees sums over clients only; by puf-regular."),
+    ] = False,
     directory: Annotated[
         Path | None,
         typer.Option(help="A new directory for the report and all files.", show_default="runs/demo-TIME"),
@@ -43,8 +52,9 @@ def demo_command(
         tell(
             console,
             simulation=simulation,
-            num_clients=clients,
-            method=method,
+            num_clients=clients or (4 if secure_aggregation else 3),
+            method=method or ("puf-regular" if secure_aggregation else "puf-special"),
+            secure_aggregation=secure_aggregation,
             directory=directory,
             keep=keep,
             keep_running=keep_running,

@@ -40,6 +40,14 @@ SETTINGS: Mapping[str, ConfigValue] = {
 LIVE: Mapping[str, ConfigValue] = {"rounds": 0, "transport": "session", "round-interval-s": 0.5}
 """What differs on real processes: training goes on until the demo ends, at a pace that can be followed."""
 
+PRIVATE: Mapping[str, ConfigValue] = {
+    "privacy": "client",
+    "privacy-noise-multiplier": 4.0,
+    "privacy-clip-norm": 0.05,
+    "max-round-score-loss": 0.0,  # the noise is larger than what so few clients learn
+}
+"""What a demo of `dp-covered` needs."""
+
 CALM: Mapping[str, ConfigValue] = {"round-interval-s": 3.0}
 """What differs in a federation that stays when the story has been told."""
 
@@ -61,11 +69,14 @@ class Scenario:
     num_examples: int
     num_examples_all: int
     alone: tuple[int, ...]
+    secure_aggregation: bool = False
 
     @property
     def run_config(self) -> dict[str, ConfigValue]:
         """Return the run's settings; the request is not among them."""
-        return {**SETTINGS, "num-clients": self.num_clients}
+        secure: dict[str, ConfigValue] = {"secure-aggregation": True} if self.secure_aggregation else {}
+        private = PRIVATE if method_named(self.method).info.rests_on_training else {}
+        return {**SETTINGS, "num-clients": self.num_clients, **secure, **private}
 
     @property
     def scripted_request(self) -> str:
@@ -73,7 +84,7 @@ class Scenario:
         return f"at={ROUNDS_BEFORE} client={self.target.client_id} method={self.method}"
 
 
-def make_scenario(num_clients: int, method: str) -> Scenario:
+def make_scenario(num_clients: int, method: str, *, secure_aggregation: bool = False) -> Scenario:
     """Deal the data out and find who shall leave: see `_leaving`.
 
     Raises:
@@ -84,6 +95,10 @@ def make_scenario(num_clients: int, method: str) -> Scenario:
     if num_clients < 2:
         raise ConfigurationError(
             [f"--clients must be 2 or more: one leaves, others stay; got {num_clients}."]
+        )
+    if secure_aggregation and num_clients < 4:
+        raise ConfigurationError(
+            [f"--clients must be 4 or more: one leaves, and a sum is over three; got {num_clients}."]
         )
     chosen = method_named(method)
     settings = RunSettings.from_run_config({**SETTINGS, "num-clients": num_clients})
@@ -98,6 +113,7 @@ def make_scenario(num_clients: int, method: str) -> Scenario:
         target=target,
         num_examples=int(counts[leaving].sum()),
         num_examples_all=int(counts.sum()),
+        secure_aggregation=secure_aggregation,
         alone=tuple(int(digit) for digit in np.flatnonzero(_digits_held_alone(counts)[leaving])),
     )
 

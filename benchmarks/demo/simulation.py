@@ -45,7 +45,8 @@ class LocalSimulation(LocalDeployment):
             "client-resources-num-cpus": 1,
             "init-args-num-cpus": 1,
         }
-        self.control.run_options = ("--federation-config", config_argument(federation))
+        self._run_options = ("--federation-config", config_argument(federation))
+        self.run_app_in(app_dir)
 
     def stop(self) -> None:
         """End every process, and Ray's directory with them."""

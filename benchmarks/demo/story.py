@@ -53,6 +53,7 @@ def tell(
     directory: Path | None,
     keep: bool,
     keep_running: bool = False,
+    secure_aggregation: bool = False,
 ) -> None:
     """Play the story and print its outcome; everything that was started has ended when this returns.
 
@@ -67,7 +68,7 @@ def tell(
         raise ConfigurationError(["--keep-running: a simulation ends with its run; leave --simulation out."])
     if keep_running:
         load_console()
-    scenario = make_scenario(num_clients, method)
+    scenario = make_scenario(num_clients, method, secure_aggregation=secure_aggregation)
     directory = _new_directory(directory)
     introduce(console, scenario)
 
@@ -250,6 +251,7 @@ def _make_federation(
         run_config={**settings, **live},
         with_deletion_service=True,
         with_sessions=True,
+        secure_aggregation=scenario.secure_aggregation,
     )
 
 

@@ -8,8 +8,7 @@ from rich.table import Table
 
 from benchmarks.demo.scenario import Scenario
 from server.report.words import WEAK_ATTACK, count, share
-from unlearning.verification.measurement import CONFIDENCE_POWER
-from unlearning.verification.standard_attacks import CONFIDENCE, YEOM
+from unlearning.verification.figures import CONFIDENCE, CONFIDENCE_POWER, YEOM
 
 
 def introduce(console: Console, scenario: Scenario) -> None:
@@ -25,7 +24,7 @@ def introduce(console: Console, scenario: Scenario) -> None:
 
 
 def outcome_table(report: Mapping[str, Any]) -> Table:
-    """Return the measurements of a report (docs/report.md): before, after unlearning, after recovery."""
+    """Return the measurements of a report (docs/reference-report.md): before, after unlearning, after recovery."""
     stages = [_stage(report, "before"), _stage(report, "unlearned"), _stage(report, "recovery")]
     table = Table(title="What was measured", title_justify="left", title_style="bold")
     table.add_column("")

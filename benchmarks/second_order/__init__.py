@@ -1,1 +1,1 @@
-"""Second-order methods on a convex problem; see docs/bench.md."""
+"""Second-order methods on a convex problem; see docs/how-to-reproduce-the-papers.md."""

@@ -1,6 +1,6 @@
 """Second-order methods beside exact Newton and exact retraining on a convex problem.
 
-    python -m benchmarks.second_order --output docs/results/second-order-digits
+    python -m benchmarks.second_order --output docs/results/second-order-digits --seeds 3
 
 L2-regularised multinomial logistic regression on digits, 10 clients, Dirichlet 0.5, float64, trained to a gradient
 norm below 1e-10, for the deletion of a client, of a fifth of a client's samples and of a class. Gap: distance to the

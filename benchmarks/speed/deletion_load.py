@@ -284,6 +284,8 @@ def _send(address: str, tls: Sequence[TlsFiles], load: Load) -> list[Answer]:
             with suppress(grpc.FutureTimeoutError):  # who gets no connection has it written down call by call
                 grpc.channel_ready_future(channel).result(timeout=CALL_TIMEOUT_S)
             submit = open_call(channel, "SubmitRequest")
+            with suppress(grpc.RpcError):  # so that the process that knows the methods has begun
+                open_call(channel, "ListMethods")(pb.ListMethodsRequest(), timeout=CALL_TIMEOUT_S)
             ready.wait()
             ready.wait()
             for number in range(which, load.num_requests, load.connections):

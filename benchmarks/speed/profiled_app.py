@@ -152,7 +152,7 @@ class ClientProfile:
         clock = self.clock = Clock()
         self.messages: list[list[float]] = []
         clock.within(client.answering, "open_work", "opening the data")
-        clock.within(client.handlers, "train", "arithmetic: training")
+        clock.within(client.handlers, "train_prepared", "arithmetic: training")
         clock.within(LastAnswer, "keep", "keeping the answer, in case it is lost")
         clock.within(strategies.sessions.client_session, "told_message", "unpacking the message")
         clock.within(strategies.sessions.client_session, "answer_payload", "packing the answer")

@@ -1,4 +1,4 @@
-"""Where the time of a training round goes, over sessions and over messages, with a few SuperNodes and with many.
+"""Where the time of a training round goes, over sessions or messages, with a few SuperNodes and with many.
 
     python -m benchmarks.speed.round_profile --clients 3 --clients 30 --output docs/results/round-profile
 
@@ -32,7 +32,7 @@ WAITING, LOOP = "waiting for answers", "the live loop itself"
 OVERHEAD = "neither arithmetic, nor a durable write, nor the exchange"
 WAY = (
     "until its process exists: the SuperNode looks every 3 s, its SuperExec at its own interval",
-    "until the handler has it: the process is forked, and fetches message and app",
+    "until the handler has it: it imports, and fetches message and app",
     "the handler's work",
     "until the round is over: the SuperNode looks every 0.5 s, the server asks; the other clients",
 )
@@ -43,7 +43,7 @@ _EXCHANGE = ("composing messages", "sending", WAITING, "reading answers")
 def main(
     output: Annotated[Path, typer.Option(help="Where the figures go, without suffix.")],
     clients: Annotated[list[int], typer.Option(help="SuperNodes; once for each federation.")] = [3, 30],  # noqa: B006 - typer reads the default from here
-    over: Annotated[list[str], typer.Option(help="sessions, messages or both.")] = ["sessions", "messages"],  # noqa: B006 - as above
+    over: Annotated[list[str], typer.Option(help="sessions, messages or both.")] = ["sessions"],  # noqa: B006 - as above
 ) -> None:
     """Profile rounds and print where their time goes."""
     found: dict[str, Any] = {"load": os.getloadavg()}

@@ -3,8 +3,7 @@
     python -m benchmarks.speed.rounds deployment --output docs/results/rounds-deployment
     python -m benchmarks.speed.rounds simulation --output docs/results/rounds-simulation
 
-`deployment`: real SuperLink and SuperNodes on this machine, in three arms: stock Flower, which starts a Python
-process per message; messages with a warm worker; sessions.
+`deployment`: real SuperLink and SuperNodes on this machine, in three arms: stock Flower; messages; sessions.
 `simulation`: Flower's Ray simulation with 10, 100 and 1,000 virtual clients. Figures are medians over repetitions that
 take turns in one run; ratios are medians of the ratios of neighbours.
 """
@@ -95,12 +94,8 @@ class Arm:
 
 
 ARMS = {
-    "stock Flower": Arm(
-        deployment={"with_worker": False}, settings={}, training="stock", kinds=("empty", "stock")
-    ),
-    "messages, warm worker": Arm(
-        deployment={}, settings={}, training="ours", kinds=("empty", "ours", "unlearning")
-    ),
+    "stock Flower": Arm(deployment={}, settings={}, training="stock", kinds=("empty", "stock")),
+    "messages": Arm(deployment={}, settings={}, training="ours", kinds=("empty", "ours", "unlearning")),
     "sessions": Arm(
         deployment={"with_sessions": True},
         settings={"transport": "session"},
@@ -121,7 +116,7 @@ def deployment(
     model: str = "logistic",
     data_dir: str = "",
 ) -> None:
-    """Time rounds over stock Flower, over messages with a warm worker and over sessions; real processes."""
+    """Time rounds over stock Flower, over messages and over sessions; real processes."""
     found: dict[str, Seconds] = {}
     config: dict[str, ConfigValue] = {"dataset": dataset, "model": model, "data-dir": data_dir}
     for number in range(passes):

@@ -8,40 +8,36 @@ from typing import Literal
 
 import psutil
 
-from benchmarks.deployment import SUPERNODE, WORKER, LocalDeployment
+from benchmarks.deployment import SUPERNODE, LocalDeployment
 from unlearning.errors import DeploymentError
 
 SITE = ("SuperNode", "SuperExec")
 """What each site has whether it computes or not, by stock Flower too."""
 
 Census = Mapping[str, Sequence[psutil.Process]]
-"""The processes of each kind: those of `SITE`, `worker`, `launcher`, `forked message`, `cold message`."""
+"""The processes of each kind: those of `SITE`, and `message`."""
 
 
 def census(federation: LocalDeployment) -> Census:
     """Return the living processes of all sites of a deployment."""
     found: defaultdict[str, list[psutil.Process]] = defaultdict(list)
     for name in federation.names:
-        if name != WORKER and not name.startswith(SUPERNODE):
+        if not name.startswith(SUPERNODE):
             continue
         with suppress(psutil.Error, DeploymentError):  # it has ended, or was not started
             leader = psutil.Process(federation.group(name).pid)
-            found["worker" if name == WORKER else "SuperNode"].append(leader)
+            found["SuperNode"].append(leader)
             for process in leader.children(recursive=True):
                 with suppress(psutil.Error):
-                    found[_kind(name, process.cmdline())].append(process)
+                    found[_kind(process.cmdline())].append(process)
     return found
 
 
-def _kind(of: str, command: Sequence[str]) -> str:
+def _kind(command: Sequence[str]) -> str:
     words = " ".join(command[:4])
-    if of == WORKER:
-        return "forked message"
-    if "flwr-clientapp" not in words:
-        return (
-            "SuperExec" if "flower-superexec" in words else "ended"
-        )  # one that waits to be collected has no words
-    return "launcher" if "-IS" in command else "cold message"
+    if "flwr-clientapp" in words:
+        return "message"
+    return "SuperExec" if "flower-superexec" in words else "ended"  # that waits to be collected has no words
 
 
 def processor_seconds(found: Census) -> dict[str, float]:

@@ -4,8 +4,7 @@
 
 Real processes on this machine. At rest: processor seconds a node a minute. Memory: proportional set sizes (PSS, Linux:
 a page that several processes share counts by its part for each), so that the parts add up. Many: rounds a minute of
-stock Flower, of messages with one warm worker for all, and of sessions, one after the other on the same SuperNodes. In
-the arm of stock Flower the launcher is not on PATH, so nothing of this project's stands between Flower's programs.
+stock Flower, of messages, and of sessions, one after the other on the same SuperNodes.
 """
 
 import json
@@ -16,7 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +23,7 @@ from typing import Annotated, Any
 import psutil
 import typer
 
-from benchmarks.deployment import WORKER, LocalDeployment, supernode
+from benchmarks.deployment import LocalDeployment, supernode
 from benchmarks.speed.rounds import Plan, write_app
 from benchmarks.speed.site_processes import SITE, at_rest, census, memory, processor_seconds, sizes_mib
 from benchmarks.tables import table, write
@@ -36,13 +35,12 @@ LIMIT_S = 600.0
 MESSAGES: Mapping[str, ConfigValue] = {"session-address": ""}
 SESSIONS: Mapping[str, ConfigValue] = {"transport": "session"}
 ARMS: Mapping[str, tuple[str, Mapping[str, ConfigValue]]] = {
-    "messages, warm worker": ("ours", MESSAGES),
+    "messages": ("ours", MESSAGES),
     "sessions": ("ours", SESSIONS),
     "stock Flower": ("stock", MESSAGES),
 }
 """The kind of round that is timed in each arm, and what the run is told."""
-OWN = "cold message, its own pages"
-WITH_WORKER = (*SITE, WORKER)
+OWN = "message, its own pages"
 POLLS_S = {"stock": "1.0", "units": "3", "quick": "0.2"}
 """How often SuperExec looks for a message: Flower's own interval, that of our units and containers, and the one that
 they speak of for rounds over messages."""
@@ -95,13 +93,12 @@ class Host:
             linger_s=rest_s + 5.0 if rest_s else 0.0,
         )
         plan.write(self.directory / "plan.json")
-        with self._as_stock_flower() if kind == "stock" else nullcontext():
-            run = self.federation.submit_run(settings)
-            self.federation.wait_until(self._sampling(result.exists), LIMIT_S, f"{arm}: rounds", poll_s=0.5)
-            found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
-            if rest_s:
-                found["rest"] = at_rest(self.federation, rest_s)
-            self.federation.wait_until_finished(run, LIMIT_S)
+        run = self.federation.submit_run(settings)
+        self.federation.wait_until(self._sampling(result.exists), LIMIT_S, f"{arm}: rounds", poll_s=0.5)
+        found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+        if rest_s:
+            found["rest"] = at_rest(self.federation, rest_s)
+        self.federation.wait_until_finished(run, LIMIT_S)
         return {"seconds": found[kind], "processor": found["processor"][kind], "rest": found.get("rest")}
 
     def _sampling(self, predicate: Callable[[], bool]) -> Callable[[], bool]:
@@ -112,27 +109,16 @@ class Host:
                 seen = census(self.federation)
                 for kind, sizes in sizes_mib(seen).items():
                     self.sampled[kind] = max(self.sampled.get(kind, 0.0), *sizes)
-                own = sizes_mib({OWN: seen.get("cold message", ())}, "uss").get(OWN, [])
+                own = sizes_mib({OWN: seen.get("message", ())}, "uss").get(OWN, [])
                 self.sampled[OWN] = max(self.sampled.get(OWN, 0.0), *own, 0.0)
             return predicate()
 
         return look
 
-    @contextmanager
-    def _as_stock_flower(self) -> Iterator[None]:
-        """Take the launcher off PATH: Flower finds its own program by name."""
-        assert self.federation.worker_dir is not None
-        launchers, aside = (self.federation.worker_dir / name for name in ("bin", "aside"))
-        launchers.rename(aside)
-        try:
-            yield
-        finally:
-            aside.rename(launchers)
-
 
 @contextmanager
 def host(num_clients: int, poll: str = "quick") -> Iterator[Host]:
-    """Start SuperNodes that share a worker, and give them when they are at rest; `poll` is one of `POLLS_S`."""
+    """Start SuperNodes, and give them when they are at rest; `poll` is one of `POLLS_S`."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         with LocalDeployment(
@@ -200,7 +186,7 @@ def _watch(small: Host, idle_s: float) -> dict[str, Any]:
     federation, found = small.federation, {}
     found["memory"] = memory(census(federation))
     found["rest"] = at_rest(federation, idle_s)
-    for arm in ("stock Flower", "messages, warm worker"):
+    for arm in ("stock Flower", "messages"):
         small.time_rounds(arm, repeats=1, warm_up=False)
     found["rest, sessions"] = small.time_rounds("sessions", repeats=1, warm_up=False, rest_s=idle_s)["rest"]
     found["memory of a message"] = dict(small.sampled)
@@ -212,7 +198,7 @@ def _watch(small: Host, idle_s: float) -> dict[str, Any]:
 
 
 def _as_many_as_fit(many: int, found: Mapping[str, Any]) -> int:
-    """Return how many SuperNodes this machine's memory holds while each has a cold message's process."""
+    """Return how many SuperNodes this machine's memory holds while each has a message's process."""
     each = sum(found["memory"][kind] for kind in SITE) / found["clients"]
     each += found["memory of a message"][OWN]
     return max(1, min(many, int(0.8 * psutil.virtual_memory().available / 2**20 / each)))
@@ -224,25 +210,10 @@ def _page(found: Mapping[str, Any]) -> list[str]:
     nodes, many = found["clients"], found["many"]
     rests = [
         ("stock Flower as it comes", own, nodes, SITE),
-        (
-            f"as our units set it: with the warm worker, a look every {POLLS_S['units']} s",
-            idle,
-            nodes,
-            WITH_WORKER,
-        ),
-        (
-            "the same, attending a session",
-            found["rest, sessions"],
-            nodes,
-            (*WITH_WORKER, "launcher", "forked message"),
-        ),
-        (f"a look every {POLLS_S['quick']} s", found["rest, quick"], nodes, WITH_WORKER),
-        (
-            f"{many} SuperNodes with the warm worker, a look every {POLLS_S['stock']} s",
-            found["rest, many"],
-            many,
-            WITH_WORKER,
-        ),
+        (f"as our units set it: a look every {POLLS_S['units']} s", idle, nodes, SITE),
+        ("the same, attending a session", found["rest, sessions"], nodes, (*SITE, "message")),
+        (f"a look every {POLLS_S['quick']} s", found["rest, quick"], nodes, SITE),
+        (f"{many} SuperNodes, a look every {POLLS_S['stock']} s", found["rest, many"], many, SITE),
     ]
     base = sum(own.get(kind, 0.0) for kind in SITE) / nodes
     rows = []
@@ -271,24 +242,9 @@ def _memory_lines(found: Mapping[str, Any]) -> list[str]:
     rows = []
     for name, count in (("memory, one", 1), ("memory", found["clients"]), ("memory, many", found["many"])):
         sizes = found[name]
-        site, worker = sum(sizes[kind] for kind in SITE), sizes.get(WORKER, 0.0)
-        rows.append(
-            [
-                f"{count} SuperNode(s), one worker",
-                *(f"{sizes[kind] / count:.0f}" for kind in SITE),
-                f"{worker:.0f}",
-                f"{site / count:.0f}",
-                f"{(site + worker) / count:.0f}",
-            ]
-        )
-    headings = [
-        "PSS, MiB",
-        "a SuperNode",
-        "its SuperExec",
-        "the worker",
-        "a site without worker",
-        "a site with it",
-    ]
+        parts = [sizes[kind] / count for kind in SITE]
+        rows.append([f"{count} SuperNode(s)", *(f"{part:.0f}" for part in parts), f"{sum(parts):.0f}"])
+    headings = ["PSS, MiB", "a SuperNode", "its SuperExec", "a site"]
     messages = found["memory of a message"]
     said = ", ".join(f"{kind} {size:.0f}" for kind, size in sorted(messages.items()) if "message" in kind)
     return [

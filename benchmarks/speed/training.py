@@ -1,6 +1,7 @@
 """Throughput of local training beside a plain PyTorch loop of the same network, in one run.
 
-    python -m benchmarks.speed.training --output docs/results/training-cpu
+    python -m benchmarks.speed.training --output docs/results/training-cpu --examples 3000
+    python -m benchmarks.speed.training --output docs/results/training-gpu
 
 Examples a second of `unlearning.training.train` and of the loop that anybody would write, one after the other, again
 and again; given are medians. On a processor it is CPU time in one thread, on an accelerator the time until it has

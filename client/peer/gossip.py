@@ -25,7 +25,7 @@ from pydantic import AfterValidator, ConfigDict, Field, with_config
 from unlearning.certified.privacy_accountant import AccountedRelease
 from unlearning.errors import SessionError
 from unlearning.parameters import Vector, check_finite, check_length
-from unlearning.requests import MAX_ID_LENGTH, Granularity
+from unlearning.requests import MAX_ID_LENGTH, Granularity, is_id
 from unlearning.runtime.json_codec import from_plain
 
 RELEASE = "release"
@@ -112,7 +112,7 @@ def length(vector: Vector) -> float:
 
 
 def _peer_id(text: str) -> str:
-    if not 0 < len(text) <= MAX_ID_LENGTH or not text.isprintable() or text != text.strip():
+    if not is_id(text):
         raise ValueError("no id of a peer")
     return text
 

@@ -28,6 +28,7 @@ from client.peer.signatures import common_name
 from strategies.sessions import framing
 from strategies.sessions.endpoint import Endpoint, open_channel
 from strategies.sessions.framing import Assembler
+from strategies.sessions.session_pb2 import Frame as SessionFrame
 from strategies.tls_files import TlsFiles
 from strategies.waiting_places import WaitingPlaces
 from unlearning.errors import DeploymentError, SessionError, VersionMismatch
@@ -72,7 +73,9 @@ def frames_of(payload: Payload, sender: str) -> Iterator[Any]:
             values = {"payload": "offer", "round": payload.round, "applied": sorted(payload.applied)}
             arrays["vector"] = payload.vector
     said = stamped({**values, "sender": sender})
-    return framing.frames(framing.Payload(exchange=1, values=said, arrays=arrays))
+    return map(
+        SessionFrame.FromString, framing.frames(framing.Payload(exchange=1, values=said, arrays=arrays))
+    )
 
 
 def payload_of(received: framing.Payload) -> tuple[str, Payload]:

@@ -20,13 +20,14 @@ from typing import Annotated, Any
 
 from client.peer.gossip import GossipMessage
 from unlearning.errors import CheckpointError, VersionMismatch
+from unlearning.one_line import as_line
 from unlearning.parameters import Vector
 from unlearning.protocol import claim_directory
 from unlearning.requests import Forget
 from unlearning.runtime.archive import pack, unpack
 from unlearning.runtime.durable_files import make_private, sync_directory, write_atomically
 from unlearning.runtime.json_codec import Sorted, from_plain, to_plain
-from unlearning.untrusted import as_line, reason_of
+from unlearning.untrusted import reason_of
 
 _log = getLogger(__name__)
 

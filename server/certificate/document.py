@@ -3,7 +3,7 @@
     {"certificate": {...}, "signature": {"algorithm": "ed25519", "value": HEX}}     or "signature": null
 
 Canonical form: RFC 8785 (JSON Canonicalization Scheme). The file is the canonical form and a newline. The signature
-(RFC 8032) covers the canonical form of the member `certificate`. docs/certificate.md explains every field.
+(RFC 8032) covers the canonical form of the member `certificate`. docs/explanation-certificates.md explains every field.
 """
 
 import json
@@ -125,6 +125,23 @@ class CertifiedAttacks(_Part):
     after: dict[str, Any]
 
 
+class CertifiedAnswer(_Part):
+    """What a holder could learn, by what that is known, and an attack's AUC with its interval where there was one."""
+
+    basis: Literal["measured", "derived", "not measured"]
+    text: str
+    auc: dict[str, float] | None = None
+
+
+class CertifiedHolder(_Part):
+    """Who saw what of the deletion: whether it tells that a given record was deleted, and the record itself."""
+
+    name: str
+    holds: str
+    membership: CertifiedAnswer
+    record: CertifiedAnswer
+
+
 class CertifiedPrivacy(_Part):
     """What the noise of the released models hides, all deletions of this federation together.
 
@@ -147,7 +164,7 @@ class Certificate(_Part):
     """Everything that a certificate states.
 
     outcome: of `unlearning.requests.Outcome`: what the deletion achieved, beside that it was carried out.
-    privacy: of a deletion by addition of vectors.
+    privacy: of a deletion by addition of vectors. reveals: what the deletion itself tells, by holder.
     scores: mean loss and score of the three sets, `before` and `after`.
     not_measured: texts. key_id: of the signing key, None where unsigned (and then why).
     """
@@ -169,6 +186,7 @@ class Certificate(_Part):
     software: dict[str, str]
     report_sha256: Sha256
     privacy: CertifiedPrivacy | None = None
+    reveals: list[CertifiedHolder] | None = None
     key_id: Sha256 | None
     unsigned_because: str
 

@@ -28,6 +28,7 @@ STATUSES: Mapping[Status, str] = {
     Status.VERIFYING: "dpv:RequestAccepted",
     Status.COMPLETED: "dpv:RequestFulfilled",  # where its outcome shows something
     Status.FAILED: "dpv:RequestActionDelayed",
+    Status.REOPENED: "dpv:RequestActionDelayed",
     Status.CANCELLED: "dpv:RequestUnfulfilled",
     Status.REFUSED: "dpv:RequestRejected",
     Status.REPLACED: "dpv:RequestUnfulfilled",

@@ -87,9 +87,16 @@ def check_ledger(certificate: Certificate, content: bytes, view: LedgerView | No
         request = view.request(certificate.request.id)
     except RequestNotFound:
         return Check.refuse(of, f"It knows no request {certificate.request.id}: it is another federation's.")
+    events, digest = view.events(request.id), hashlib.sha256(content).hexdigest()
+    reopened = _reopened_since(events, digest)
+    if reopened is not None:
+        return Check.confirm(
+            of,
+            f"It names this very file, and is unaltered. Attention: the request was reopened on "
+            f"{reopened.at:%Y-%m-%d}, because a recheck no longer found the effect. Its state is {request.status}.",
+        )
     if request.status is not Status.COMPLETED:
         return Check.refuse(of, f"Request {request.id} is {request.status} there, not completed.")
-    events = view.events(request.id)
     facts = (*_facts(certificate, request), *_amendable(certificate, request, events))
     differs = [name for name, certified, there in facts if certified != there]
     if differs:
@@ -104,7 +111,7 @@ def check_ledger(certificate: Certificate, content: bytes, view: LedgerView | No
     )
     if named is None:
         return Check.refuse(of, f"It has no event that completes {request.id} and names a certificate.")
-    if named != hashlib.sha256(content).hexdigest():
+    if named != digest:
         return Check.refuse(
             of, f"The event that completes {request.id} names another certificate than this file."
         )
@@ -113,6 +120,17 @@ def check_ledger(certificate: Certificate, content: bytes, view: LedgerView | No
         f"The ledger is unaltered, and complete up to its entry {place.head.sequence}. It says the same of this "
         "request as the certificate, and names this very file.",
     )
+
+
+def _reopened_since(events: list[Event], digest: str) -> Event | None:
+    """Return the event that reopened a request after it was completed with the certificate of this SHA-256, if any."""
+    is_named = False
+    for event in events:
+        if event.to_status is Status.COMPLETED:
+            is_named = event.detail.get("certificate_sha256") == digest
+        elif event.to_status is Status.REOPENED and is_named:
+            return event
+    return None
 
 
 def _facts(certificate: Certificate, request: DeletionRequest) -> Iterator[tuple[str, object, object]]:

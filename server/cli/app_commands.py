@@ -54,9 +54,10 @@ def new_command(
         written = target / path.format(package=package)
         written.parent.mkdir(parents=True, exist_ok=True)
         written.write_text(_fill(text, name=name, package=package), encoding="utf-8")
-    typer.echo(
+    sentence = (
         f"{target}: {package}/task.py says what is learnt; README.md has the commands. It runs as it is."
     )
+    show_lines((sentence,), data={"path": str(target), "package": package})
 
 
 def _fill(text: str, **values: str) -> str:

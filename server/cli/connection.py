@@ -11,22 +11,19 @@ from datetime import date
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperGroup
 
-from server.operations.federation_toml import (
-    DEFAULT_PLACE,
-    FederationFile,
-    read_federation_file,
-    unknown_key,
-)
-from server.service.client import DeletionClient
 from server.state_directory.ledger_address import FILE_VARIABLE, VARIABLE
 from strategies.tls_files import TlsFiles
 from unlearning.errors import ConfigurationError
 from unlearning.gdpr import Ground
+
+if TYPE_CHECKING:
+    from server.operations.federation_toml import FederationFile
+    from server.service.client import DeletionClient
 
 DEFAULT_SERVER = "127.0.0.1:9100"
 _METAVARS: Mapping[Any, str] = {date | None: "YYYY-MM-DD", Ground | None: "a-f"}
@@ -40,8 +37,10 @@ class Connection:
     tls: TlsFiles | None = None
     federation_file: Path | None = None
 
-    def client(self) -> DeletionClient:
+    def client(self) -> "DeletionClient":
         """Open a client of the service; close it after use."""
+        from server.service.client import DeletionClient
+
         return DeletionClient(self.server, self.tls)
 
 
@@ -137,7 +136,9 @@ LedgerUrl = Annotated[
 ]
 RequestId = Annotated[str, typer.Argument(metavar="ID", help="A request's id, such as r-000007.")]
 
-READ_THE_FILE = frozenset({"console", "serve", "check", "renew", "backup", "restore", "erase-residue"})
+READ_THE_FILE = frozenset(
+    {"console", "serve", "check", "renew", "backup", "restore", "erase-residue", "prune"}
+)
 """The commands whose options have defaults in the file; `start` and `supervise` are all about it."""
 
 
@@ -145,26 +146,32 @@ def use_federation_file(ctx: typer.Context, path: Path) -> None:
     """Make what the file says the defaults of the commands below `ctx`.
 
     Raises:
-        ConfigurationError: it cannot be read, or its table `service` names what `serve` has no option for.
+        ConfigurationError: it cannot be read, or a table names what its command has no option for.
     """
+    from server.operations.federation_toml import read_federation_file, unknown_key
+
     options = read_federation_file(path).options()
     group = ctx.command
-    serve = group.get_command(ctx, "serve") if isinstance(group, TyperGroup) else None
-    assert serve is not None, "the group of flower-unlearn has the command serve"
-    known = {parameter.name for parameter in serve.params}
-    wrong = [
-        f"{path}: service.{unknown_key(name.replace('_', '-'), (str(one).replace('_', '-') for one in known))}"
-        for name in sorted(options["serve"].keys() - known)
-    ]
+    assert isinstance(group, TyperGroup), "the commands of flower-unlearn are a group"
+    wrong = []
+    for table, name in (("service", "serve"), ("retention", "prune")):
+        command = group.get_command(ctx, name)
+        assert command is not None, "the group of flower-unlearn has this command"
+        known = {parameter.name for parameter in command.params}
+        typed = [str(one).replace("_", "-") for one in known]
+        strange = sorted(options[name].keys() - known)
+        wrong += [f"{path}: {table}.{unknown_key(one.replace('_', '-'), typed)}" for one in strange]
     if wrong:
         raise ConfigurationError(wrong)
     ctx.default_map = {**(ctx.default_map or {}), **options}
 
 
-def federation_file_of(ctx: typer.Context) -> FederationFile:
+def federation_file_of(ctx: typer.Context) -> "FederationFile":
     """Return the file that the command names, or the one at its usual place.
 
     Raises:
         ConfigurationError: it cannot be read.
     """
+    from server.operations.federation_toml import DEFAULT_PLACE, read_federation_file
+
     return read_federation_file(ctx.obj.federation_file or DEFAULT_PLACE)

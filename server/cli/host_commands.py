@@ -1,14 +1,17 @@
 """An operator's commands on the hosts themselves: start, supervise, check, back up, restore, renew, tokens."""
 
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from server.cli.connection import LedgerUrl, federation_file_of
+from server.cli.connection import LedgerUrl, federation_file_of, options_of
+from server.ledger import Ledger
 from server.operations.federation_toml import DEFAULT_PLACE
 from server.operations.flower_control import FlowerControl
+from server.operations.retention import Retention, prune
 from server.operations.starting import Submission, app_directory
 from server.operations.supervisor import DEFAULT_PAUSE, DEFAULT_POLL_S
 from server.operations.supervisor import supervise as keep_alive
@@ -87,7 +90,8 @@ def erase_residue(
         erase_after_deletions(superlink_database, state_dir, opened, always=True)
     finally:
         opened.close()
-    typer.echo(f"Erased what {superlink_database} kept of messages that are over.")
+    sentence = f"Erased what {superlink_database} kept of messages that are over."
+    show_lines((sentence,), data={"erased": str(superlink_database)})
 
 
 def backup(
@@ -114,6 +118,16 @@ def restore(
     force: Annotated[
         bool, typer.Option("--force", help="Restore although deletions made since will be undone.")
     ] = False,
+    certificates: Annotated[
+        Path | None,
+        typer.Option(
+            help="Certificates that were kept elsewhere, a file or a folder: the deletions that the backup does not "
+            "know are filed again. Lists of sample ids (.txt) in the folder are recognised."
+        ),
+    ] = None,
+    public_key: Annotated[
+        Path | None, typer.Option(help="Of these certificates only those count that this key has signed.")
+    ] = None,
 ) -> None:
     """Put a backup in the place of the federation's state; stop ServerApp, service and supervisor before."""
     from server.operations.restore import broken_off_restore
@@ -129,22 +143,50 @@ def restore(
         ledger_url=asked_ledger(ledger, state_dir),
         now=datetime.now(UTC),
         force=force,
+        certificates=certificates,
+        public_key=public_key,
     )
     show_lines((f"Restored the backup of {done.made_at}, event {done.event_sequence}.",), data=done)
     if (aside := state_dir.expanduser() / done.aside).is_dir():
         say(f"What was there before is in {aside}; erase it when all is well.")
     if not done.compared:
+        given = (
+            "beyond what the certificates show" if done.certified else "give certificates by --certificates"
+        )
         say(
-            "There was no ledger here to compare with: deletions that were carried out after the backup are not "
-            "known and would have to be filed again."
+            f"There was no ledger here to compare with, so what was filed or carried out after {done.made_at} may be "
+            f"lost ({given}): compare with your last export of the register and file what is missing again."
         )
     for line in done.undone:
         say(f"UNDONE: {line}")
+    for line in done.by_hand:
+        say(f"FILE BY HAND, for the ids of the samples are not known here: {line}")
     if done.undone:
         say(
-            f"{len(done.lost)} of the requests are filed again and are carried out as soon as the federation runs; "
-            f"until then the model may hold their data. {state_dir / UNDONE_FILE} has all of this."
+            f"{len(done.filed_again)} of the requests are filed again and are carried out as soon as the federation "
+            f"runs and, where people decide, they are accepted; until then the model may hold their data, and sites "
+            f"train on none of it. {state_dir / UNDONE_FILE} has all of this."
         )
+
+
+@options_of("retention", Retention, Retention)
+def prune_command(
+    state_dir: StateDir,
+    ledger: LedgerUrl = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would go.")] = False,
+    *,
+    retention: Retention,
+) -> None:
+    """Erase reports and texts of requests that ended longer ago than they are kept; certificates and events stay."""
+    with closing(Ledger.open(asked_ledger(ledger, state_dir))) as opened:
+        found = [*prune(opened, state_dir, retention, now=datetime.now(UTC), is_dry=dry_run)]
+    show_table(
+        ("request", "erased", "bytes"),
+        [(one.request_id, one.what, str(one.num_bytes)) for one in found],
+        data=found,
+    )
+    total = sum(one.num_bytes for one in found)
+    say(f"{total:,} bytes of {len(found):,} reports and texts {'would go' if dry_run else 'are erased'}.")
 
 
 def renew_command(

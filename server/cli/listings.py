@@ -39,10 +39,9 @@ def methods(ctx: typer.Context) -> None:
             found = service.methods()
     except ServiceUnavailable as exc:
         # Imported here because methods need PyTorch, which takes seconds.
-        from server.service.deletion_service import describe
-        from unlearning.methods.registry import METHODS
+        from server.service.method_descriptions import describe_methods
 
-        found = [describe(method) for method in METHODS.values()]
+        found = describe_methods(None)
         typer.echo(f"{exc} These are installed on this machine:", err=True)
     rows = []
     for item in found:

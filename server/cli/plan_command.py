@@ -15,7 +15,9 @@ from strategies.command_line import say, show_json, show_table, wants_json
 from unlearning.errors import InvalidRequest
 
 _SITE_S, _LOOK_S = 15.0, 0.5
-"""How long the answer of a client is waited for that is asked which samples it has, and how often it is looked for."""
+"""How long the answer of a client is waited for that is asked which samples it has, and how often it is looked for.
+
+A run that has just ended cannot be told from one at work: heartbeats are up to 22.5 s apart (`records.HEARTBEAT`)."""
 
 
 def plan_command(
@@ -57,6 +59,8 @@ def _show(found: Plan) -> None:
         if found.recommended
         else "No method can serve it now."
     )
+    if found.ranking:
+        say(found.ranking)
     if found.cannot_show:
         say(found.cannot_show)
     rows = [
@@ -74,9 +78,21 @@ def _show(found: Plan) -> None:
         "closed formulas: payload in both directions, and floating-point operations at the clients."
     )
     say(
-        "compared: how near the method came to retraining, in the published comparison that is nearest to this "
-        "federation; a dash where none is near (docs/choosing.md)."
+        "compared: how near the method came to retraining, ± over seeds, in your own runs (`flower-unlearn bench "
+        "--app`) or the published comparison that is nearest to this federation, and the places that it can have; a "
+        "dash where none is near (docs/explanation-choosing-a-method.md)."
     )
+    revealed = [
+        (holder.name, holder.membership.text, f"{holder.record.basis}: {holder.record.text}")
+        for item in found.methods
+        if item.method == found.recommended
+        for holder in item.reveals
+    ]
+    if revealed:
+        asked = ("who", "whether a record was deleted", "the record itself")
+        show_table(
+            asked, revealed, has_long_cells=True, title=f"What a deletion by {found.recommended} reveals"
+        )
     refused = [(item.method, item.refusal) for item in found.methods if item.refusal]
     if refused:
         show_table(("method", "why not"), refused, has_long_cells=True)

@@ -12,6 +12,7 @@ from rich.console import Console
 from server.cli.connection import RequestId, connection_of, options_of, user_name
 from server.cli.verbs import deadline_lines, due_cell, parse_parameter, request_json
 from server.ledger import Event
+from server.service.calls import REPORT_PRUNED
 from server.service.client import DeletionClient
 from server.service.narrator import GOING_ON, Narrator
 from server.service.statuses import AccessDenied, ServiceUnavailable
@@ -153,6 +154,8 @@ def report(
             write_atomically(path, content)
             written[name] = str(path)
     show_lines(*([path] for path in written.values()), data=written)
+    if not found.json:
+        say(REPORT_PRUNED)
 
 
 def targets_of(clients: Sequence[str], samples: Path | None, class_label: int | None) -> list[Target]:

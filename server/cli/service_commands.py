@@ -38,7 +38,9 @@ def serve(
     ] = "",
     http: Annotated[
         str,
-        typer.Option(help="Where to answer the HTTP API (docs/integrations.md), HOST:PORT; not if empty."),
+        typer.Option(
+            help="Where to answer the HTTP API (docs/how-to-connect-a-privacy-tool.md), HOST:PORT; not if empty."
+        ),
     ] = "",
     http_tokens: Annotated[
         Path | None, typer.Option(help="Who may call over HTTP: the file that `http-token` makes.")
@@ -66,7 +68,7 @@ def serve(
     limits: Limits,
 ) -> None:
     """Run the deletion service until SIGTERM or Ctrl-C; what it has answered is durable."""
-    # Imported here because the service knows the methods and so needs PyTorch; other commands do not.
+    # Imported here because other commands do without.
     with nothing_collected():
         from server.certificate.keys import load_signing_key
         from server.certificate.timestamp import TimestampAuthority
@@ -74,6 +76,7 @@ def serve(
         from server.ledger import Ledger
         from server.operations.metrics import serve_metrics
         from server.operations.service_metrics import ServiceCollector
+        from server.operations.work_process import WorkProcess
         from server.service.grpc_server import MAX_CONNECTIONS, RESERVED_FILES
         from server.service.grpc_server import serve as start
         from server.service.http_server import HttpOptions, serve_http
@@ -89,7 +92,9 @@ def serve(
         parts.callback(store.close)
         any_tls = tls_ca or tls_cert or tls_key
         tls = TlsFiles(tls_ca, tls_cert, tls_key) if any_tls else None
-        running = start(store, state_dir / REPORTS, address, tls, limits=limits)
+        methods = WorkProcess()
+        parts.callback(methods.close)
+        running = start(store, state_dir / REPORTS, address, tls, limits=limits, run_step=methods.run)
         parts.callback(running.stop)
         typer.echo(f"The deletion service listens at {running.address}.")
         callbacks = None

@@ -4,9 +4,10 @@ from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from server.console.actions import BULK, CHOSEN, CONFIRMED, do
 from server.console.rendering import Console
 from server.console.request_list import requests_page
-from server.console.request_page import BULK, CHOSEN, CONFIRMED, confirm_page, do
+from server.console.request_page import confirm_page
 from unlearning.errors import InvalidRequest, RequestError
 
 

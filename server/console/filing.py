@@ -20,8 +20,6 @@ from unlearning.gdpr import NOTHING_GIVEN, Particulars
 from unlearning.requests import Granularity, Target, parse_sample_ids
 
 MAX_DRAFTS = 20
-# A plan is asked for in one message; it depends on the kind of target, not on how many samples there are.
-_PLANNED_IDS = 1000
 REGISTER_FIELDS = tuple(item.name for item in fields(Particulars))
 TOO_LONG = (
     f"The list is longer than {MAX_FILE_BYTES // 1024 // 1024} MiB, the most that the service takes. "
@@ -49,14 +47,6 @@ class Draft:
     particulars: Particulars = NOTHING_GIVEN
     typed: Mapping[str, str] = field(default_factory=dict)
     filed_as: str = ""
-
-    @property
-    def target_to_plan(self) -> Target:
-        """The target with the few of its samples that a plan needs."""
-        if len(self.target.sample_ids) <= _PLANNED_IDS:
-            return self.target
-        some = frozenset(sorted(self.target.sample_ids)[:_PLANNED_IDS])
-        return replace(self.target, sample_ids=some, num_samples=len(some))
 
 
 class Drafts:

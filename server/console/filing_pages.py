@@ -71,7 +71,7 @@ def take_target(console: Console, request: Request, form: FormData) -> Response:
     typed = texts_of(form)
     try:
         draft = Draft(target=read_target(form, console.caller))
-        console.service.plan(draft.target_to_plan)
+        console.service.plan(draft.target)
     except FieldErrors as exc:
         return target_page(console, request, exc.errors, typed, 422)
     except RequestError as exc:
@@ -91,7 +91,7 @@ def plan_page(
 ) -> Response:
     """Show which methods can, at what price, and ask for the details."""
     draft = console.drafts.get(request.path_params["draft"])
-    plan = console.service.plan(draft.target_to_plan)
+    plan = console.service.plan(draft.target)
     possible = [item for item in plan.methods if not item.refusal]
     return console.render(
         request,

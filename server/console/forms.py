@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 MIB = 1024 * 1024
 MAX_FILE_BYTES = 64 * MIB
-"""Of a list of sample ids: what the service takes in parts (docs/access.md)."""
+"""Of a list of sample ids: what the service takes in parts (docs/reference-limits.md)."""
 MAX_PASTED_BYTES = 8 * MIB
 _MAX_BODY_BYTES = MAX_FILE_BYTES + MAX_PASTED_BYTES + MIB
 # What is too long is read to its end and dropped, or the browser would show a broken connection and no sentence.

@@ -3,12 +3,13 @@
 import socket
 import webbrowser
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
 
+import typer
 import uvicorn
 from cryptography import x509
 
@@ -16,6 +17,7 @@ from server.certificate.keys import load_public_key
 from server.console.auth import LoginLink
 from server.console.rendering import Console
 from server.console.routes import make_app
+from server.console.saved_filters import SavedFilters
 from server.service.access import Caller, caller_of_certificate, local_caller
 from server.service.client import DeletionClient
 from strategies.tls_files import TlsFiles
@@ -29,7 +31,8 @@ HOST = "127.0.0.1"
 class Settings:
     """Where the service is, as whom to call it, and how the console is reached.
 
-    name: what a caller without a certificate calls itself. port: 0 for a free one.
+    name: what a caller without a certificate calls itself. port: 0 for a free one. filters: where they are
+    kept that a user has saved.
     """
 
     address: str
@@ -38,6 +41,9 @@ class Settings:
     port: int = 0
     opens_browser: bool = True
     public_key: Path | None = None
+    filters: Path = field(
+        default_factory=lambda: Path(typer.get_app_dir("flower-unlearning")) / "filters.json"
+    )
 
 
 def run_console(settings: Settings, say: Callable[[str], None]) -> None:
@@ -59,6 +65,7 @@ def run_console(settings: Settings, say: Callable[[str], None]) -> None:
             caller=caller,
             address=settings.address,
             login=login,
+            filters=SavedFilters(settings.filters),
             public_key=key,
             not_after=not_after,
         )

@@ -7,7 +7,7 @@ from server.certificate.document import Certificate, decode, describe_certified
 from server.certificate.file_checks import Check, check_report, check_signature
 from server.certificate.ledger_check import LedgerView, check_ledger
 from server.console.rendering import Console, download
-from server.service.calls import CALLS, Role
+from server.service.calls import CALLS, REPORT_PRUNED, Role
 from unlearning.errors import CertificateError, FlowerUnlearningError, RequestNotFound
 
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
@@ -17,7 +17,7 @@ REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-a
 def report(console: Console, request: Request) -> Response:
     """Show the report's own page."""
     return Response(
-        console.report(console.find(request.path_params["id"]).id).html,
+        _kept(console.report(console.find(request.path_params["id"]).id).html),
         media_type="text/html; charset=utf-8",
         headers={"content-security-policy": REPORT_POLICY},
     )
@@ -26,7 +26,13 @@ def report(console: Console, request: Request) -> Response:
 def report_json(console: Console, request: Request) -> Response:
     """Return the report for machines."""
     asked = console.find(request.path_params["id"])
-    return download(console.report(asked.id).json, f"report-{asked.id}.json", "application/json")
+    return download(_kept(console.report(asked.id).json), f"report-{asked.id}.json", "application/json")
+
+
+def _kept(content: bytes) -> bytes:
+    if not content:
+        raise RequestNotFound(REPORT_PRUNED, code="report-pruned")
+    return content
 
 
 def certificate_json(console: Console, request: Request) -> Response:
@@ -52,7 +58,7 @@ def certificate_page(console: Console, request: Request) -> Response:
                 check_signature(file, console.public_key)
                 if console.public_key is not None
                 else Check.skip("signature", "Start the console with --public-key FILE to check it."),
-                check_report(certificate, kept.json),
+                check_report(certificate, kept.json) if kept.json else Check.skip("report", REPORT_PRUNED),
                 _check_ledger(console, certificate, kept.certificate),
             ]
         except CertificateError as exc:

@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from server.console.auth import LoginLink
 from server.console.filing import Drafts
 from server.console.mirror import Mirror
+from server.console.saved_filters import SavedFilters
 from server.console.telling import OUTCOME_WORDS
 from server.report.templating import environment
 from server.service.access import Caller
@@ -38,6 +39,7 @@ class Console:
     caller: Caller
     address: str
     login: LoginLink
+    filters: SavedFilters
     public_key: Ed25519PublicKey | None = None
     not_after: datetime | None = None
     mirror: Mirror = field(init=False)

@@ -4,24 +4,25 @@ The JSON-LD is a record in the terms of the W3C's Data Privacy Vocabulary (`serv
 carry the ledger's newest event and its hash, so that the ledger can be compared with them later.
 """
 
-import csv
-import io
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
+from starlette.datastructures import FormData
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from server.certificate.json_ld import activity, record
+from server.console.actions import ACTIONS, BULK, call_of
+from server.console.forms import text_of
 from server.console.rendering import Console, download
-from server.console.request_page import ACTIONS, BULK, call_of
 from server.ledger import Due, Order, RequestFilter, RequestPage
 from server.service.calls import LedgerCheck
+from server.service.register_csv import KIND, csv_parts, register_row
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import parse_day
 from unlearning.outcomes import is_shown
@@ -31,8 +32,6 @@ from unlearning.requests import (
     DeletionRequest,
     Outcome,
     Status,
-    Target,
-    facts_of,
 )
 
 PAGE = 50
@@ -62,20 +61,11 @@ NEEDS: Mapping[str, str] = {
     "overdue": "Overdue",
     "due soon": "Due within seven days",
     str(Status.AWAITING): "Awaiting a decision",
+    str(Status.REOPENED): "Reopened",
     "failed": "Failed",
     "not shown": "Nothing shown",
 }
 """What needs a person, by its filter, in the order of the work list."""
-COLUMNS = (
-    *(
-        item.name
-        for item in fields(DeletionRequest)
-        if item.name not in ("idempotency_key", "parameters", "result")
-    ),
-    *(item.name for item in fields(Target) if item.name != "sample_ids"),
-    "certificate_sha256",
-)
-"""What the register says of each request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +146,11 @@ def requests_page(
     """Show the work list: what needs a person, then all else; or the list that is asked for."""
     asked, known = ListQuery.of(request.query_params), console.mirror.now()
     wanted = asked.wanted if asked.is_narrowed else replace(asked.wanted, urgent=False)
-    needed = {name: console.mirror.page(_needed(name)) for name in NEEDS}
+    is_work_list = not asked.is_narrowed and asked.page == 1
+    # where only their numbers are shown, one request of each is enough
+    needed = {
+        name: console.mirror.page(_needed(name, NEEDED_AT_ONCE if is_work_list else 1)) for name in NEEDS
+    }
     return console.render(
         request,
         "requests.html",
@@ -164,20 +158,39 @@ def requests_page(
         live=not problems,
         known=known,
         asked=asked,
-        needed=_once(needed) if not asked.is_narrowed and asked.page == 1 else {},
+        needed=_once(needed) if is_work_list else {},
         counts={name: page.total for name, page in needed.items()},
         listed=page_of(console, wanted, asked.page),
         sorts=SORTS,
         filters=FILTERS,
         needs=NEEDS,
+        saved=console.filters.all(),
         bulk=[name for name in BULK if console.may(call_of(name))],
         actions=ACTIONS,
         problems=problems or {},
     )
 
 
-def _needed(name: str) -> RequestFilter:
-    return RequestFilter(**FILTERS[name], urgent=True, order=Order.DUE, limit=NEEDED_AT_ONCE)
+def save_filter(console: Console, request: Request, form: FormData) -> Response:
+    """Save the list that is shown by a name."""
+    asked = ListQuery.of(dict(parse_qsl(text_of(form, "query").removeprefix("?"))))
+    try:
+        console.filters.save(" ".join(text_of(form, "name").split()), asked.link())
+    except InvalidRequest as exc:
+        return requests_page(console, request, {"": str(exc)}, 422)
+    return RedirectResponse(f"/requests{asked.link()}", status_code=303)
+
+
+def delete_filter(console: Console, _request: Request, form: FormData) -> Response:
+    """Delete a saved filter."""
+    console.filters.delete(text_of(form, "name"))
+    return RedirectResponse("/requests", status_code=303)
+
+
+def _needed(name: str, limit: int) -> RequestFilter:
+    # all others need a person whenever they are in this state
+    urgent = True if name == "not shown" else None
+    return RequestFilter(**FILTERS[name], urgent=urgent, order=Order.DUE, limit=limit)
 
 
 def _once(needed: Mapping[str, RequestPage]) -> dict[str, list[DeletionRequest]]:
@@ -207,19 +220,14 @@ def register_page(console: Console, request: Request) -> Response:
 
 
 def register_csv(console: Console, request: Request) -> Response:
-    """Export the period as CSV (RFC 4180, UTF-8 with a byte order mark, for spreadsheets).
-
-    A text that a spreadsheet would take for a formula begins with an apostrophe.
-    """
+    """Export the period as CSV, for spreadsheets."""
     asked, found, head = _export(console, request)
-    newest = {"ledger_event": head.head_sequence, "ledger_hash": head.head_hash} if head else {}
-    text = io.StringIO()
-    writer = csv.DictWriter(text, (*COLUMNS, "ledger_event", "ledger_hash"))
-    writer.writeheader()
-    for item in found:
-        writer.writerow({name: _harmless(value) for name, value in (register_row(item) | newest).items()})
-    content = b"\xef\xbb\xbf" + text.getvalue().encode()
-    return download(content, _name(asked, "csv"), "text/csv; charset=utf-8")
+    newest = {
+        "ledger_event": head.head_sequence if head else "",
+        "ledger_hash": head.head_hash if head else "",
+    }
+    content = b"".join(csv_parts([found], newest))
+    return download(content, _name(asked, "csv"), f"{KIND}; charset=utf-8")
 
 
 def register_jsonld(console: Console, request: Request) -> Response:
@@ -237,21 +245,12 @@ def register_jsonld(console: Console, request: Request) -> Response:
     return download(content, _name(asked, "jsonld"), "application/ld+json")
 
 
-def register_row(item: DeletionRequest) -> dict[str, Any]:
-    """Return what the register says of a request, by the names of its fields."""
-    facts = facts_of(item) | {
-        "ground": item.ground.describe() if item.ground else "",
-        "certificate_sha256": item.result.get("certificate_sha256", ""),
-    }
-    return {name: facts[name] for name in COLUMNS}
-
-
 def _activity(item: DeletionRequest) -> dict[str, Any]:
     row = {name: value for name, value in register_row(item).items() if value not in ("", None)}
     notice = None
     if item.status is Status.REFUSED:
         notice = {"@type": "RightNonFulfilmentNotice", "reason": item.refusal_reason}
-    if item.outcome is not None and is_shown(item.outcome):
+    if item.status is Status.COMPLETED and item.outcome is not None and is_shown(item.outcome):
         notice = {"@type": "RightFulfilmentNotice", "certificate_sha256": row.pop("certificate_sha256", "")}
     return row | activity(item.status, notice, item.outcome) | {"state": str(item.status)}
 
@@ -284,12 +283,6 @@ def _days_of(query: Mapping[str, str]) -> tuple[dict[str, date | None], dict[str
     if first is not None and last is not None and last < first:
         problems["last"] = f"The last day, {last}, is before the first, {first}."
     return days, problems
-
-
-def _harmless(value: object) -> object:
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        return f"'{value}"
-    return value
 
 
 def _name(asked: ListQuery, ending: str) -> str:

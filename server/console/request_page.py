@@ -1,154 +1,32 @@
 """One request's page: its state and history, what may be done about it, and how the model's figures changed."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from datetime import timedelta
-from typing import Any
 
+from markupsafe import Markup
 from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from server.console.actions import ACTIONS, CHOSEN, CONFIRMED, Situation, call_of, do
 from server.console.federation_page import describe_round, figure
-from server.console.filing import read_parameters
-from server.console.forms import text_of, texts_of
+from server.console.forms import texts_of
 from server.console.rendering import Console
 from server.console.telling import tell
 from server.ledger import Event
-from server.ledger.records import SUBMITTED
-from server.ledger.texts import ERASED, TEXTS
+from server.ledger.records import RECHECK, SUBMITTED
 from server.report import words
-from server.service.access import Caller, may_cancel
+from server.report.rechecks import Recheck, section
+from server.requests.plan_data import PlannedMethod
+from server.service.calls import REPORT_PRUNED
 from server.service.narrator import GOING_ON, MEANINGS
 from server.service.statuses import AccessDenied
 from unlearning.advice import advice_for
 from unlearning.errors import IllegalMove, InvalidRequest, RequestError, RequestNotFound
-from unlearning.gdpr import MAX_EXTENSION_DAYS, Amendment, one_month_after, today
-from unlearning.requests import HOLDABLE_STATUSES, LEGAL_MOVES, DeletionRequest, Status
-
-CONFIRMED, CHOSEN = "confirmed", "chosen"
-"""Fields of forms: that the action is meant, and the requests that it is about."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
-    """What decides whether a button is there."""
-
-    caller: Caller
-    request: DeletionRequest
-    events: Sequence[Event]
-
-    def may_become(self, status: Status) -> bool:
-        """Return whether the request's state allows this one next."""
-        return status in LEGAL_MOVES[self.request.status]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
-    """A form on the page, by the name of a verb of `server.service.calls`; `fields`: the verb's values (`FIELDS`).
-
-    is_optional: the reason may be left out. is_shown: the form is open from the start.
-    means: what a person confirms before it is done, because it cannot be undone; "" where it can.
-    several: the button of a list, where it can be done to several requests at once.
-    """
-
-    heading: str
-    button: str
-    hint: str
-    is_possible: Callable[[Situation], bool]
-    fields: tuple[str, ...] = ()
-    is_optional: bool = False
-    means: str = ""
-    several: str = ""
-    is_shown: bool = False
-
-
-ACTIONS: Mapping[str, Action] = {
-    "accept": Action(
-        heading="Accept it",
-        button="Accept this request",
-        several="Accept those chosen",
-        hint="The deletion begins as soon as its turn comes, and once it has begun it cannot be taken back.",
-        is_possible=lambda now: now.request.status is Status.AWAITING,
-        is_shown=True,
-    ),
-    "cancel": Action(
-        heading="Cancel it",
-        button="Cancel this request",
-        hint="It has not begun; its data trains again.",
-        is_possible=lambda now: now.may_become(Status.CANCELLED) and may_cancel(now.caller, now.request),
-        means="Nothing is erased: the data takes part in training again from the next round on. It cannot be taken "
-        "back; to erase the data after all, file a new request.",
-        is_shown=True,
-    ),
-    "retry": Action(
-        heading="Try again",
-        button="Try again",
-        hint="It is scheduled again; this time more of the score may be lost, if you say so. With another method or "
-        "other parameters a new request takes its place, with the same deadline.",
-        is_possible=lambda now: now.request.status is Status.FAILED,
-        fields=("accept_score_loss", "method", "parameters"),
-        is_shown=True,
-    ),
-    "amend": Action(
-        heading="Change ground, reference or note",
-        button="Change",
-        hint="The timeline says what was changed, and by whom. A text that was replaced stays in the ledger until "
-        "the texts are erased.",
-        is_possible=lambda now: now.request.status is not Status.VERIFYING,
-        fields=("what",),
-    ),
-    "extend": Action(
-        heading="Extend the deadline",
-        button="Extend",
-        hint="Once, while the deadline has not passed (GDPR Art. 12(3)). Inform the person of it and of the reason "
-        "before the present deadline.",
-        is_possible=lambda now: (
-            not (now.request.is_answered or now.request.extended_days or now.request.is_overdue(today()))
-        ),
-        fields=("days", "reason"),
-    ),
-    "hold": Action(
-        heading="Hold it",
-        button="Hold",
-        several="Hold those chosen",
-        hint="It does not begin, because the data must be kept by law. The deadline runs on.",
-        is_possible=lambda now: now.request.status in HOLDABLE_STATUSES and not now.request.is_held,
-        fields=("reason",),
-    ),
-    "release": Action(
-        heading="Lift the hold",
-        button="Lift the hold",
-        hint="It goes on where it was.",
-        is_possible=lambda now: now.request.is_held,
-        fields=("reason",),
-        is_optional=True,
-    ),
-    "refuse": Action(
-        heading="Refuse it",
-        button="Refuse",
-        hint="It is answered without deletion, permanently; inform the person of the reason (Art. 12(4)).",
-        is_possible=lambda now: now.may_become(Status.REFUSED),
-        fields=("reason",),
-        means="Nothing is erased: the data takes part in training again. It cannot be taken back. Tell the person the "
-        "reason within one month of the request's receipt, and that they may complain to the supervisory authority "
-        "and go to court (Art. 12(4)).",
-    ),
-    "redact": Action(
-        heading="Erase its texts",
-        button="Erase reference, note and reasons",
-        hint="Permanently. The ledger's chain of hashes stays whole. Why the request was refused stays too, if you do "
-        "not say otherwise: it proves that the person was answered.",
-        is_possible=lambda now: has_texts(now.events),
-        fields=("include_refusal",),
-        means="The texts are erased from the ledger and cannot be brought back. Exports and older backups still have "
-        "them.",
-    ),
-}
-"""What can be done about a request: a new verb of the service needs its entry here, and the page has its form."""
-BULK = tuple(name for name, action in ACTIONS.items() if action.several)
-"""The actions that can be done to several requests at once."""
+from unlearning.gdpr import MAX_EXTENSION_DAYS, Amendment, one_month_after
+from unlearning.requests import DeletionRequest, Status
 
 
 def request_page(
@@ -164,6 +42,11 @@ def request_page(
     events, _ = console.service.events(asked.id)
     now, failed = Situation(caller=console.caller, request=asked, events=events), errors or {}
     headline, problem, reasons = _outcome(console, asked)
+    actions = {
+        name: action
+        for name, action in ACTIONS.items()
+        if name in failed or (console.may(call_of(name)) and action.is_possible(now))
+    }
     return console.render(
         request,
         "request.html",
@@ -172,6 +55,7 @@ def request_page(
         known=known,
         asked=asked,
         meaning=GOING_ON.get(asked.status, MEANINGS[asked.status]),
+        rechecks=_rechecks(events),
         timeline=[(event.at, _what(event), event.actor, _why(event)) for event in events],
         attempts=_failed_attempts(events),
         rounds=[record for record in known.rounds if asked.id in record.request_ids],
@@ -181,16 +65,32 @@ def request_page(
         problem=problem,
         advice=advice_for(asked),
         reasons=reasons,
-        actions={
-            name: action
-            for name, action in ACTIONS.items()
-            if name in failed or (console.may(call_of(name)) and action.is_possible(now))
-        },
+        actions=actions,
+        methods=_other_methods(console, asked) if "retry" in actions else (),
         extensions=_extensions(asked),
         tell=tell(asked),
         errors=failed,
         typed={item.name: getattr(asked, item.name) or "" for item in fields(Amendment)} | dict(typed or {}),
     )
+
+
+def _rechecks(events: Sequence[Event]) -> Markup | str:
+    """Return the section of a request's rechecks; empty where there was none."""
+    found = [
+        Recheck.of(event.at, event.detail[RECHECK], reopened=event.to_status is Status.REOPENED)
+        for event in events
+        if RECHECK in event.detail
+    ]
+    return section(found) if found else ""
+
+
+def _other_methods(console: Console, asked: DeletionRequest) -> list[PlannedMethod]:
+    """Return the methods that can serve a failed request, the recommended one first; none while no plan can be made."""
+    try:
+        planned = console.service.plan(asked.target).methods
+    except RequestError:
+        return []
+    return [item for item in planned if not item.refusal]
 
 
 def act(console: Console, request: Request, form: FormData) -> Response:
@@ -208,16 +108,6 @@ def act(console: Console, request: Request, form: FormData) -> Response:
         status = 403 if isinstance(exc, AccessDenied) else 409
         return request_page(console, request, {name: str(exc)}, status, texts_of(form))
     return RedirectResponse(f"/requests/{done.id}", status_code=303)
-
-
-def do(console: Console, name: str, request_id: str, form: FormData) -> DeletionRequest:
-    """Do what a form says to one request; return it, or the one that took its place.
-
-    Raises:
-        RequestError: the form or the service refuses it.
-    """
-    given = {key: value for field in ACTIONS[name].fields for key, value in FIELDS[field](form).items()}
-    return console.service.change(name, request_id, by=console.caller.name, **given)
 
 
 def is_to_confirm(console: Console, name: str, form: FormData) -> bool:
@@ -243,26 +133,17 @@ def confirm_page(
     )
 
 
-def call_of(action: str) -> str:
-    """Return the service's call that an action makes, by which roles are checked."""
-    return f"{action.capitalize()}Request"
-
-
-def has_texts(events: Iterable[Event]) -> bool:
-    """Return whether a request has texts of people that are not erased, also such that were replaced since."""
-    details = [event.detail for event in events]
-    written = {named["number"] for detail in details for named in detail.get(TEXTS, {}).values()}
-    return bool(written.difference(*(detail.get(ERASED, ()) for detail in details)))
-
-
 def _outcome(console: Console, asked: DeletionRequest) -> tuple[list[tuple[str, str, str]], str, list[str]]:
     """Return the figures that the report puts first, why there is none, and why it says what it does."""
-    if asked.status is not Status.COMPLETED:
+    if asked.status not in (Status.COMPLETED, Status.REOPENED):
         return [], "", []
     try:
-        report = json.loads(console.report(asked.id).json)
+        text = console.report(asked.id).json
     except IllegalMove as exc:
         return [], str(exc), []
+    if not text:
+        return [], REPORT_PRUNED, []
+    report = json.loads(text)
     attacks = report["attacks"]
     return words.headline(report), "", attacks["reasons"]
 
@@ -298,29 +179,3 @@ def _what(event: Event) -> str:
 def _why(event: Event) -> str:
     said = (event.detail.get("reason"), event.detail.get("text"), event.text)
     return " ".join(str(text) for text in said if text)
-
-
-def _number(form: FormData, name: str, kind: type[int] | type[float], what: str) -> Mapping[str, float]:
-    text = text_of(form, name)[:40]
-    try:
-        return {name: kind(text)}
-    except ValueError:
-        raise InvalidRequest(f"{what}, got {text!r}.") from None
-
-
-FIELDS: Mapping[str, Callable[[FormData], Mapping[str, Any]]] = {
-    "accept_score_loss": lambda form: _number(
-        form, "accept_score_loss", float, "The accepted loss is a number of points"
-    ),
-    "method": lambda form: {"method": text_of(form, "method")},
-    "parameters": lambda form: {"parameters": read_parameters(text_of(form, "parameters"))},
-    "include_refusal": lambda form: {"include_refusal": "include_refusal" in form},
-    "days": lambda form: _number(
-        form, "days", int, f"An extension is a number of days from 1 to {MAX_EXTENSION_DAYS}"
-    ),
-    "reason": lambda form: {"reason": text_of(form, "reason")},
-    "what": lambda form: {
-        item.name: text_of(form, item.name) for item in fields(Amendment) if item.name in form
-    },
-}
-"""How a form's fields are read into the verb's values; templates/parts.html has what each looks like."""

@@ -45,6 +45,8 @@ ACTIONS: tuple[tuple[str, Action], ...] = (
     ("/file/{draft}/summary", filing_pages.file_it),
     ("/requests/{id}/{action}", request_page.act),
     ("/bulk/{action}", bulk.act_on_several),
+    ("/filters/save", request_list.save_filter),
+    ("/filters/delete", request_list.delete_filter),
 )
 STATIC: list[str | tuple[str, str]] = [("server.console", "static"), ("server.report", "static")]
 

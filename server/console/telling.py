@@ -26,6 +26,10 @@ _SENTENCES: Mapping[Status, str] = {
     Status.FAILED: (
         "Your request reached us on {received}. It is not carried out yet. You will have our answer by {due}."
     ),
+    Status.REOPENED: (
+        "Your request reached us on {received}. Your records take no part in training. A later test no longer shows "
+        "that the model knows less about them than before, so we work on it again."
+    ),
     Status.CANCELLED: "Your request of {received} was withdrawn. Nothing was erased.",
     Status.REFUSED: (
         "We do not erase your records. The reason: {reason} You may complain to the supervisory authority, and you may "

@@ -14,6 +14,7 @@ from server.certificate.document import (
     NAME,
     Certificate,
     CertifiedAttacks,
+    CertifiedHolder,
     CertifiedMethod,
     CertifiedPrivacy,
     CertifiedRequest,
@@ -29,13 +30,13 @@ from server.federation.state import ActiveDeletion, Move
 from server.ledger import Event, Ledger
 from server.report import write_report
 from server.report.report_data import ReportData
-from server.state_directory.files import REPORTS
+from server.state_directory.files import EARLIER, REPORTS
 from unlearning.outcomes import PRIVACY_ACCOUNT
 from unlearning.pseudonyms import commitment
 from unlearning.requests import Status, hash_of_ids
 from unlearning.runtime.durable_files import write_atomically
 from unlearning.runtime.json_codec import to_plain
-from unlearning.verification.measurement import Measurement
+from unlearning.verification.figures import Measurement
 
 _log = getLogger(__name__)
 
@@ -44,6 +45,7 @@ def complete(context: FederationContext, deletion: ActiveDeletion, report: Repor
     """Write a request's report and certificate; return the move that completes it with both in its result."""
     request_id = report.request.id
     directory = context.state_dir / REPORTS / request_id
+    _keep_earlier(context.ledger, directory)
     write_report(directory, report)
     certificate = {
         "certificate_sha256": write_certificate(
@@ -67,6 +69,21 @@ def complete(context: FederationContext, deletion: ActiveDeletion, report: Repor
             **result_of(deletion),
         },
     )
+
+
+def _keep_earlier(ledger: Ledger, directory: Path) -> None:
+    """Copy what an earlier completion of a reopened request wrote, into `until-DIGEST` after its certificate.
+
+    After a crash the certificate that is there may be the new one, which the ledger does not name yet: then they are
+    kept already.
+    """
+    known = str(ledger.requests.get(directory.name).result.get("certificate_sha256", ""))
+    path = directory / NAME
+    if not known or not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != known:
+        return
+    for file in (one for one in directory.iterdir() if one.is_file()):
+        write_atomically(directory / f"{EARLIER}{known[:16]}" / file.name, file.read_bytes())
+    path.with_suffix(".tsr").unlink(missing_ok=True)  # it is of the earlier certificate
 
 
 def write_certificate(ledger: Ledger, report: ReportData, directory: Path, certificate_key: str) -> str:
@@ -139,6 +156,7 @@ def _certificate(
         software=dict(report.software),
         report_sha256=report_sha256,
         privacy=_privacy(report),
+        reveals=[CertifiedHolder(**holder) for holder in facts["reveals"]],
         key_id=signed_by,
         unsigned_because=unsigned_because,
     )

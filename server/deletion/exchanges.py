@@ -7,7 +7,6 @@ from dataclasses import replace
 from server.deletion.model_measurements import measure_beside
 from server.deletion.open_deletion import OpenDeletion
 from server.deletion.privacy_account import account_for
-from server.federation.gate import check_unlearned
 from server.federation.presence import with_left_out
 from server.federation.state import (
     ActiveDeletion,
@@ -24,9 +23,10 @@ from strategies.messages import model_record
 from strategies.unlearning_strategy import UnlearningStrategy
 from unlearning.errors import MethodFailed
 from unlearning.methods.method import UnlearningState
+from unlearning.methods.unlearned_model import check_unlearned
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
-from unlearning.verification.measurement import Stage
+from unlearning.verification.figures import Stage
 
 # How many clients' reasons a failure lists; a federation may have thousands of clients.
 _SHOWN = 5
@@ -43,6 +43,8 @@ def carry_out(opened: OpenDeletion, strategy: UnlearningStrategy, state: Federat
     """
     context, number, at_first = opened.context, state.round + 1, state
     clients = context.clients
+    if opened.method.info.trains_as_rounds and context.training_account is not None:
+        context.training_account.refuse_if_spent()
     if state.active_deletion().method_state is None:
         context.preparations.discard(state.active_deletion())
     work = strategy.unlearn_messages(number, model_record(state.parameters), clients.grid)
@@ -53,7 +55,7 @@ def carry_out(opened: OpenDeletion, strategy: UnlearningStrategy, state: Federat
         return
     found = _take_in(done, strategy, number)
     clients.refused |= strategy.outcome.refused  # of this exchange: only the last one has a record
-    check_unlearned(context.task, found.parameters, state.parameters)
+    check_unlearned(context.task, found.parameters, None if found.has_noise else state.parameters)
     deletion, memory = state.active_deletion(), clients.peak_memory(done)
     deletion = replace(
         deletion,
@@ -61,12 +63,13 @@ def carry_out(opened: OpenDeletion, strategy: UnlearningStrategy, state: Federat
         participants=tuple(sorted({*deletion.participants, *strategy.outcome.participants})),
         unlearning_cost=deletion.unlearning_cost.plus(done, memory),
     )
+    release = strategy.outcome.release
     if not found.finished:
-        yield Step(state=replace(state, round=number, deletion=deletion))
+        yield Step(state=replace(state, round=number, deletion=deletion), release=release)
         return
-    findings, release = account_for(opened, deletion, found, number, state.generation_of(deletion.method))
-    if release is not None:
-        yield Step(state=at_first, notes=(release,))  # counts from now on, whatever becomes of the attempt
+    findings, note = account_for(opened, deletion, found, number, state.generation_of(deletion.method))
+    if note is not None:
+        yield Step(state=at_first, notes=(note,))  # counts from now on, whatever becomes of the attempt
     findings = with_left_out(findings, state.suspensions, number)
     state = _put_on_trial(state, replace(deletion, findings=findings), found)
     state = replace(state, num_examples=dict(clients.fedavg.plan.num_examples))
@@ -74,6 +77,7 @@ def carry_out(opened: OpenDeletion, strategy: UnlearningStrategy, state: Federat
     result = RoundResult(state=state, exchange=done, outcome=strategy.outcome, memory=memory)
     yield Step(
         state=state,
+        release=release,
         round=RoundDone(result=result, kind="unlearning", request_ids=deletion.request_ids),
         moves=tuple(Move(request_id=request_id, to=Status.RECOVERING) for request_id in deletion.request_ids),
     )
@@ -88,6 +92,7 @@ def _put_on_trial(
         round=state.round + 1,
         parameters=found.parameters,
         scores=(),
+        aggregation=None,  # it was made of the forgotten data too
         phase=Phase.RECOVERING,
         deletion=replace(
             deletion,
@@ -103,7 +108,10 @@ def _take_in(done: Exchange, strategy: UnlearningStrategy, number: int) -> Unlea
     """Take the answers to the strategy's messages of round `number`; return the method's next state."""
     _check_final(done, strategy)
     with _explain_failure(done, strategy):
-        strategy.aggregate_train(number, done.messages.values())
+        if strategy.fedavg.settings.secure_aggregation:
+            strategy.aggregate_sum(done.total)
+        else:
+            strategy.aggregate_train(number, done.messages.values())
     assert strategy.state is not None
     return strategy.state
 
@@ -132,7 +140,8 @@ def _explain_failure(done: Exchange, strategy: UnlearningStrategy) -> Iterator[N
         if not reasons:
             raise
         text = f"{exc} Not usable: {_list_reasons(reasons)}."
-        raise MethodFailed(text, retryable=exc.retryable, code=exc.code, **exc.fields) from exc
+        may_help = bool(done.messages) or not all(failure.is_final for failure in done.failures.values())
+        raise MethodFailed(text, retryable=exc.retryable and may_help, code=exc.code, **exc.fields) from exc
 
 
 def _list_reasons(reasons: Mapping[str, str]) -> str:

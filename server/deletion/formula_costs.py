@@ -30,7 +30,11 @@ def formula_costs(opened: OpenDeletion, state: FederationState) -> tuple[Formula
         line = _line("unlearning", cost, spent, messages, method.info.cost_remark)
         lines.append(replace(line, storage_bytes=cost.storage_bytes))
     # every participation is counted, so that clients that were away do not look like a saving
-    trips = _recovery_participations(opened.context.ledger.all_rounds(), deletion)
+    ledger = opened.context.ledger
+    since = ledger.newest_at_filing(
+        deletion.request_ids[0]
+    )  # a federation may have had a million rounds before
+    trips = _recovery_participations(ledger.all_rounds(after=since), deletion)
     lines.append(_line("recovery", symbols.trips(trips), deletion.recovery_cost, trips))
     is_counted = bool(symbols.flops_per_example)
     return tuple(line if is_counted else replace(line, formula_flops=None) for line in lines)

@@ -10,12 +10,13 @@ from flwr.app import Message
 from server.deletion.open_deletion import OpenDeletion
 from server.federation.context import FederationContext
 from server.federation.gate import TEST_SET, retained_scores
-from server.federation.observing import ModelObservations, measuring_messages, read_all
+from server.federation.observing import TOGETHER, ModelObservations, measuring_messages, read_all
 from server.federation.state import ActiveDeletion, FederationState
 from strategies.exchange import Exchange
 from strategies.joint_exchange import JointMessages
-from unlearning.requests import Exclusions
-from unlearning.verification.measurement import Measurement, Stage, measure
+from unlearning.requests import Exclusions, Target
+from unlearning.verification.figures import Measurement, Stage
+from unlearning.verification.measurement import measure
 from unlearning.verification.observations import Outputs, merge
 
 
@@ -31,14 +32,15 @@ def measure_beside(
 ) -> tuple[FederationState, Exchange | None]:
     """Exchange `work`, and with it the measurement of the state's model where it is due, at a `stage`.
 
-    The exchange is None where the work starts from another model: then it waits, and only the measurement was done.
+    The exchange is None where the work starts from another model, or each is a sum of its own: then it waits, and only
+    the measurement was done.
     """
     clients = opened.context.clients
     if stage is None:
         return state, clients.exchange(work)
     measurement = measuring_messages(clients, state.parameters, state.round, opened.forget_sets)
     both = JointMessages(work=work, measurement=measurement)
-    if not both.is_possible:
+    if clients.fedavg.settings.secure_aggregation or not both.is_possible:
         return measure_model(opened, state, stage), None
     done, measured = clients.exchange_both(both)
     return _with_measurement(opened, state, stage, measured), done
@@ -52,7 +54,7 @@ def _with_measurement(
     observed = read_all(context.clients, context.test_set, state.parameters, opened.forget_sets, done)
     if stage == "before":
         deletion = replace(deletion, outputs_before=_outputs(observed))
-    measurements = _measure_each(opened, deletion, observed, stage, state.round)
+    measurements = _measure_each(opened, deletion, observed, stage, state)
     deletion = replace(
         deletion,
         measurements=measurements,
@@ -71,30 +73,47 @@ def _with_measurement(
 
 
 def _measure_each(
-    opened: OpenDeletion, deletion: ActiveDeletion, observed: ModelObservations, stage: Stage, number: int
+    opened: OpenDeletion,
+    deletion: ActiveDeletion,
+    observed: ModelObservations,
+    stage: Stage,
+    state: FederationState,
 ) -> dict[str, tuple[Measurement, ...]]:
-    """Return the measurements of each request so far, with one of round `number` more."""
+    """Return the measurements of each request so far, with one of the state's model more."""
     of_model = partial(
         measure,
         stage=stage,
-        round=number,
+        round=state.round,
         test=observed.test,
         retained=observed.retained,
         seed=opened.context.settings.seed,
         outputs_before=deletion.outputs_before if stage != "before" else None,
         learns_change=opened.context.settings.mia_u_classifiers,
+        metric_names=opened.context.task.metric_names,
     )
     found, newest = {}, {}
     for request_id, target in zip(deletion.request_ids, deletion.targets, strict=True):
         clients = tuple(opened.concerned(target))
         if clients not in newest:  # what a client forgets in all its requests together
-            newest[clients] = of_model(**_forgotten_by(clients, observed))
-        found[request_id] = (*deletion.measurements.get(request_id, ()), newest[clients])
+            newest[clients] = of_model(**forgotten_by(clients, observed))
+        measured = with_class_test(opened.context, state, target, newest[clients])
+        found[request_id] = (*deletion.measurements.get(request_id, ()), measured)
     return found
 
 
-def _forgotten_by(clients: Sequence[str], observed: ModelObservations) -> dict[str, Any]:
+def with_class_test(
+    context: FederationContext, state: FederationState, target: Target, measured: Measurement
+) -> Measurement:
+    """Return a measurement with what the server's own test examples say of the target's class, where it is one."""
+    if target.class_label is None:
+        return measured
+    return replace(measured, class_test=context.test_set.recognised(state.parameters, target.class_label))
+
+
+def forgotten_by(clients: Sequence[str], observed: ModelObservations) -> dict[str, Any]:
     """Return what a measurement says of these clients' forgotten examples, and what is missing of it."""
+    if observed.together is not None and {*clients} == observed.together:
+        return {"forgotten": observed.forgotten.get(TOGETHER)}
     mine = [observed.forgotten[client] for client in clients if client in observed.forgotten]
     missing = [
         f"client {client}: {observed.missing[client]}" for client in clients if client in observed.missing

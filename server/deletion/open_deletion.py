@@ -50,7 +50,7 @@ class OpenDeletion:
 
     def concerned(self, target: Target) -> list[str]:
         """Return the clients that one of the deletion's targets concerns."""
-        return sorted(self.forget_sets) if target.client_id is None else [target.client_id]
+        return concerned(self.forget_sets, target)
 
     def strategy(self, state: FederationState) -> UnlearningStrategy:
         """Return the method as a strategy that goes on from where `state` has it."""
@@ -78,6 +78,11 @@ def forget_sets(ledger: Ledger, targets: Sequence[Target]) -> dict[str, Forget]:
         for client in [target.client_id] if target.client_id is not None else everyone:
             forgets[client] = forgets.get(client, NOTHING) | target.forget
     return forgets
+
+
+def concerned(forgets: Mapping[str, Forget], target: Target) -> list[str]:
+    """Return the clients among those of `forgets` that a target concerns."""
+    return sorted(forgets) if target.client_id is None else [target.client_id]
 
 
 def _noise_key(state_dir: Path, request_ids: Sequence[str]) -> bytes:

@@ -22,7 +22,6 @@ from server.federation.context import FederationContext
 from server.federation.state import ActiveDeletion, FederationState, Note, Phase
 from server.requests.privacy_budget import (
     FACT,
-    RELEASE,
     RELEASED,
     budget_of,
     earlier_releases,
@@ -30,15 +29,20 @@ from server.requests.privacy_budget import (
 )
 from server.state_directory.files import UNDONE_FILE
 from unlearning.certified.privacy_accountant import Account, AccountedRelease
+from unlearning.certified.sensitivity import Sensitivity
+from unlearning.errors import MethodFailed
 from unlearning.methods.method import Method, SensitivityBound, UnlearningState
 from unlearning.methods.registry import method_named
-from unlearning.outcomes import PRIVACY_ACCOUNT
+from unlearning.outcomes import PRIVACY_ACCOUNT, RELEASE
 from unlearning.parameters import content_hash
 from unlearning.requests import Granularity, Target
 from unlearning.runtime.json_codec import to_plain
 from unlearning.training import initial_parameters
 
 _USUAL_DELTA = 1e-5  # at which a deletion without noise or budget is spoken of
+_NOT_ALONE = (
+    "An earlier attempt has released a model too, and clipped models have a bound for one release only."
+)
 _UNDONE = f"A restore has undone deletions ({UNDONE_FILE}); releases that went with them are not known here any more."
 
 
@@ -57,22 +61,27 @@ def account_for(
         MethodFailed: the deletion would use more than the budget; nothing of it may be committed.
     """
     findings, context = dict(found.findings), opened.context
-    noise, budgeted = found.noise, budget_of(context.settings)
+    if opened.method.info.rests_on_training:
+        return {**findings, PRIVACY_ACCOUNT: _covered(context, deletion)}, None
+    noise = found.noise
     if noise is None:
         return findings, None
-    after = content_hash(found.parameters)
-    earlier = tuple(
-        release
-        for release in earlier_releases(context.ledger)
-        if (release.name, release.after) != (deletion.request_ids[0], after)
-    )
+    name, after = deletion.request_ids[0], content_hash(found.parameters)
+    earlier = tuple(one for one in earlier_releases(context.ledger) if (one.name, one.after) != (name, after))
     targets = frozenset(target.client_id for target in deletion.targets if target.client_id is not None)
-    bound = _bound(context, opened.method, generation)
-    sensitivity, unmet = bound(
-        targets, deletion.hash_before, earlier, declared=noise.sensitivity, unmet=_undone(context)
-    )
+    budgeted = budget_of(context.settings) if opened.prepared is not None else None
+    sensitivity: Sensitivity | None
+    unmet: tuple[str, ...]
+    if noise.bound is not None:
+        earlier = tuple(one for one in earlier if one.name == name)  # attempts of this deletion that failed
+        sensitivity, unmet = noise.bound, (_NOT_ALONE,) if noise.holds_alone and earlier else ()
+    else:
+        bound = _bound(context, opened.method, generation)
+        sensitivity, unmet = bound(
+            targets, deletion.hash_before, earlier, declared=noise.sensitivity, unmet=_undone(context)
+        )
     release = AccountedRelease(
-        name=deletion.request_ids[0],
+        name=name,
         number=number,
         sigma=noise.sigma,
         sensitivity=sensitivity,
@@ -80,6 +89,7 @@ def account_for(
         clients=tuple(sorted(targets)),
         before=deletion.hash_before,
         after=after,
+        not_of=noise.not_of,
     )
     if budgeted is not None:
         refuse_if_spent(budgeted[1], earlier, release)
@@ -90,6 +100,22 @@ def account_for(
     )
     note = Note(request_id=release.name, kind=RELEASED, detail=to_plain(release))
     return {**findings, PRIVACY_ACCOUNT: account.values(), RELEASE: to_plain(release)}, note
+
+
+def _covered(context: FederationContext, deletion: ActiveDeletion) -> dict[str, Any]:
+    """Return the account of a deletion that private training covers.
+
+    Raises:
+        MethodFailed: training was not private, or what it covers is too weak.
+    """
+    account = context.training_account
+    if account is None:
+        raise MethodFailed("Training is not private.", retryable=False, code="not-private")
+    left = context.ledger.exclusions().including(deletion.targets).num_clients
+    covered = account.covered(left)
+    if reason := covered.weakness(covered.epsilon_next, left):
+        raise MethodFailed(reason, retryable=False, code="not-covered")
+    return account.statement(covered)
 
 
 def result_of(deletion: ActiveDeletion) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from server.requests.recommending import waits_for
 from strategies.settings.run_config import RunSettings
 from unlearning.advice import CODE
 from unlearning.errors import RequestError
+from unlearning.methods.eligibility import may_go_together
 from unlearning.methods.method import Method
 from unlearning.methods.registry import method_named
 from unlearning.outcomes import weakest
@@ -38,7 +39,7 @@ def to_schedule(
     known = ask_sites(_samples_of(target for _, target in waiting if not forgotten.cover(target)))
     for request, target in waiting:
         to, reason, result = Status.SCHEDULED, "", None
-        if forgotten.cover(target):
+        if forgotten.cover(target) and ledger.answers(target):
             yield _answered(ledger, request)
             continue
         if (said := _decided_by(ledger, request, target, known.get(target.client_id or ""))) is not None:
@@ -143,7 +144,7 @@ def to_claim(
     forgotten = ledger.exclusions() if together else Exclusions()
     moves = [
         _answered(ledger, request)
-        if forgotten.cover(ledger.requests.target_of(request))
+        if forgotten.cover(target := ledger.requests.target_of(request)) and ledger.answers(target)
         else Move(request_id=request.id, to=Status.UNLEARNING)
         for request in together
     ]
@@ -166,7 +167,7 @@ def _served_together(
         for request, _ in ready[1:]
         if request.method == first.method
         and dict(request.parameters) == dict(first.parameters)
-        and (method.info.several_at_once or first.target.client_id == request.target.client_id is not None)
+        and may_go_together(method.info, first.target, request.target)
         and _accepted(ledger, request) == accepted
     ]
     return [first, *others][: settings.batch_max]

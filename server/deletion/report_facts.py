@@ -1,9 +1,11 @@
 """Gathers what the report of a deletion says, from the ledger, the state and the settings."""
 
 import platform
+from collections.abc import Sequence
 from dataclasses import fields
 from datetime import UTC, date, datetime
 from enum import StrEnum
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -25,12 +27,16 @@ from server.report.report_data import (
     ReportEvent,
     UnlearningPhase,
 )
+from server.requests.admission import federation_of
 from strategies.settings.run_config import RunSettings
+from unlearning.methods.eligibility import what_is_revealed
 from unlearning.outcomes import PRIVACY_ACCOUNT, guarantee_of
 from unlearning.parameters import content_hash
 from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.tasks.task import Task
 from unlearning.training import frozen_part
+from unlearning.verification.difference.holders import Holder
+from unlearning.verification.figures import RISE_OF_LOSS, Measurement
 
 PACKAGES = ("flower-unlearning", "flwr", "torch", "numpy", "scikit-learn")
 NOT_MEASURED = (
@@ -84,10 +90,33 @@ def report_of(opened: OpenDeletion, state: FederationState, request_id: str) -> 
         exclusions_note=_exclusions_note(request.target),
         is_exact=opened.method.info.is_exact,
         guarantee=guarantee_of(deletion.findings.get(PRIVACY_ACCOUNT)),
-        not_measured=(*NOT_MEASURED, *_not_switched_on(context.settings)),
+        reveals=_reveals(opened, deletion.measurements.get(request_id, ())),
+        not_measured=(
+            *_only_sums(context.settings, ledger, request_id),
+            *NOT_MEASURED,
+            *_not_switched_on(context.settings),
+        ),
         software={name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
         seeds={"run": context.settings.seed},
         written_at=_text(context.writer.now()),
+    )
+
+
+def _reveals(opened: OpenDeletion, measurements: Sequence[Measurement]) -> tuple[Holder, ...]:
+    """Return what the deletion tells each holder, with the AUC of the rise of the loss where that was measured."""
+    areas = {
+        item.stage: figure.auc
+        for item in measurements
+        if (figure := item.figures.get(RISE_OF_LOSS)) is not None
+    }
+    federation = federation_of(opened.context.ledger)
+    assert federation is not None, "a deletion is a started federation's"
+    return what_is_revealed(
+        opened.method.info,
+        federation,
+        after_unlearning=areas.get("unlearned"),
+        at_end=areas.get("recovery", areas.get("unlearned")),
+        why="no posteriors of forgotten and test records came from both models",
     )
 
 
@@ -113,6 +142,22 @@ def _not_switched_on(settings: RunSettings) -> list[str]:
     if not settings.mia_u_classifiers:
         off.append("MIA-U, the attack on the change, with classifiers: set mia-u-classifiers")
     return off
+
+
+def _only_sums(settings: RunSettings, ledger: Ledger, request_id: str) -> list[str]:
+    """Return what was not seen under secure aggregation, and over how many clients the sums of the deletion were."""
+    if not settings.secure_aggregation:
+        return []
+    since = ledger.all_rounds(after=ledger.newest_at_filing(request_id))
+    mine = [one.metrics for one in since if request_id in one.request_ids]
+    sizes = [metrics["secure"]["in_sum"] for metrics in mine if "secure" in metrics] or [0]
+    return [
+        f"any single client's update, count or figures: the server saw sums only, over {min(sizes)} to {max(sizes)} "
+        f"clients in this deletion's rounds (secure-aggregation; over {settings.threshold:.0%} of a round's clients "
+        f"had to stay to its end, and at least {settings.min_cohort})",
+        "losses and confidences of single records: they came as counts in 512 bins, so attacks on labels, entropies "
+        "and posteriors did not run",
+    ]
 
 
 def _line(event: Event) -> ReportEvent:
@@ -146,6 +191,7 @@ def _exclusions_note(target: Target) -> str:
     )
 
 
+@cache  # a distribution's metadata is a file that is parsed: a twentieth of a small deletion's time
 def _version(package: str) -> str:
     try:
         return version(package)

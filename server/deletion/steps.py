@@ -29,18 +29,20 @@ from server.deletion.model_measurements import (
     score_on_test,
 )
 from server.deletion.open_deletion import OpenDeletion
+from server.deletion.rechecking import watched
 from server.deletion.report_facts import report_of
 from server.federation.context import FederationContext
-from server.federation.gate import judge, name_of_test_score, refusal
+from server.federation.gate import NOT_COMPARED, judge, name_of_test_score, refusal
 from server.federation.presence import with_left_out
 from server.federation.state import ActiveDeletion, FederationState, Move, Phase, RoundDone, Step
 from server.ledger import SITE
 from strategies.sessions.session_grid import SessionGrid
 from unlearning.advice import CODE
 from unlearning.errors import MethodFailed, ModelRefused, RequestError, SessionError
+from unlearning.outcomes import has_noise
 from unlearning.parameters import content_hash
 from unlearning.requests import DeletionRequest, Status
-from unlearning.verification.measurement import Stage
+from unlearning.verification.figures import Stage
 
 _log = getLogger(__name__)
 
@@ -115,9 +117,9 @@ def recover(context: FederationContext, state: FederationState) -> Iterator[Step
             state = measure_model(opened, state, stage or "recovery")
         yield _decide(context, state, reason)
         return
-    round_done = None
+    round_done, release = None, ""
     state, answers = measure_beside(opened, state, stage, context.ask_round(state))
-    if answers is not None and (answers.messages or answers.failures):
+    if answers is not None and (answers.messages or answers.failures or answers.total):
         done, deletion = context.take_round(state, answers), state.active_deletion()
         deletion = replace(
             deletion,
@@ -127,9 +129,16 @@ def recover(context: FederationContext, state: FederationState) -> Iterator[Step
         )
         state = replace(done.state, deletion=deletion)
         round_done = RoundDone(result=done, kind="recovery", request_ids=deletion.request_ids)
+        release = done.outcome.release
     elif not stage:
         return  # no client could be asked: that was no recovery round
-    yield Step(state=state, round=round_done)
+    yield Step(state=state, round=round_done, release=release)
+
+
+def _compares(context: FederationContext, deletion: ActiveDeletion) -> bool:
+    """Tell whether recovery and the gate may look at scores: not where these would tell what noise hides."""
+    is_private = context.training_account is not None
+    return not has_noise(deletion.findings) and not (is_private and context.test_set.examples is None)
 
 
 def _stage_to_measure(state: FederationState, *, every_round: bool) -> Stage | None:
@@ -145,9 +154,10 @@ def _decide(context: FederationContext, state: FederationState, reason: str) -> 
     deletion = state.active_deletion()
     # A checkpoint that was lost since has committed it: then there is no way back.
     is_committed = context.ledger.requests.get(deletion.request_ids[0]).status is not Status.RECOVERING
-    verdict = judge(
-        deletion, max_score_loss=context.settings.max_score_loss, score_name=context.task.score_name
-    )
+    settings, task = context.settings, context.task
+    verdict = NOT_COMPARED
+    if _compares(context, deletion):
+        verdict = judge(deletion, max_score_loss=settings.max_score_loss, score_name=task.score_name)
     if not verdict.passes and not is_committed:
         return abandon(context, state, refusal(deletion.request_ids[0], verdict))
     state = replace(
@@ -187,7 +197,7 @@ def verify(context: FederationContext, state: FederationState) -> Iterator[Step]
         context.clients.restrict(state)
         context.clients.notify(state.round, opened.forget_sets)
     state = context.preparations.erase(state, moves_model=opened.method.info.moves_model)
-    state = replace(state, phase=Phase.TRAINING, deletion=None)
+    state = replace(watched(context, state), phase=Phase.TRAINING, deletion=None)
     yield Step(state=state, cleanup=(partial(_erase_older_checkpoints, context),))
 
 
@@ -199,19 +209,27 @@ def _erase_older_checkpoints(context: FederationContext) -> None:
 def _stop_reason(opened: OpenDeletion, state: FederationState) -> str:
     """Return why recovery ends now; empty while it goes on."""
     context, deletion = opened.context, state.active_deletion()
+    if opened.method.info.rests_on_training:
+        return "the model stays as it was, there is nothing to repair"
+    if context.training_account is not None and context.training_account.is_spent:
+        return "the privacy budget is spent"
     known = {record.client_id for record in context.ledger.clients()}
     if known and all(state.left_out.is_forgotten(client) for client in known):
         return "no client is left to recover with"
-    if deletion.recovery_rounds < opened.method.repair_rounds(opened.parameters):
+    needed = opened.method.repair_rounds(opened.parameters)
+    if context.task.local_layers:  # where samples are forgotten, their site begins its own layers again
+        needed = max(needed, min(1, context.settings.recovery_max_rounds))
+    if deletion.recovery_rounds < needed:
         return ""
     classes = classes_left_out(context, state.exclusions.including(deletion.targets))
     if first_measurements(deletion)[-1].round == state.round:
         score = score_on_test(context, deletion)
     else:
         score = context.test_set.score(state.parameters, without=classes)
-    if score is not None and deletion.target_score is not None and score >= deletion.target_score:
+    target = deletion.target_score if _compares(context, deletion) else None
+    if score is not None and target is not None and score >= target:
         name = name_of_test_score(context.task.score_name, classes)
-        return f"{name} {score:.4f} reached the target {deletion.target_score:.4f}"
+        return f"{name} {score:.4f} reached the target {target:.4f}"
     if deletion.recovery_rounds >= context.settings.recovery_max_rounds:
         return f"recovery-max-rounds ({context.settings.recovery_max_rounds}) is reached"
     return ""

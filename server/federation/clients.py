@@ -20,8 +20,9 @@ from server.ledger import WAITING, Ledger, LedgerUnavailable, LedgerWriter
 from strategies.exchange import Exchange, exchange
 from strategies.fedavg import FedAvg
 from strategies.joint_exchange import JointMessages
-from strategies.messages import NOTICE
+from strategies.messages import MEASURE, NOTICE, TRAIN, UNLEARN
 from strategies.roster import Member
+from strategies.secure_exchange import exchange_securely
 from unlearning.requests import OPEN_STATUSES, Exclusions, Status, Target
 from unlearning.runtime.peak_memory import MemoryWatch, PeakMemory
 
@@ -99,6 +100,7 @@ class Clients:
             exclusions=state.exclusions,
             withheld=Exclusions().including(waiting),
             counts=state.num_examples,
+            kept=state.aggregation,
             answers=self._site_requests.told(),
             problems=self._problems.told or {},
             suspended=frozenset(suspended(state.suspensions, state.round + 1)),
@@ -106,6 +108,16 @@ class Clients:
         self.fedavg.follow(plan)
 
     def exchange(self, messages: Mapping[str, Message]) -> Exchange:
+        """Do the work of `messages`, where the run says so as a round of secure aggregation."""
+        settings = self.fedavg.settings
+        kinds = {message.metadata.message_type for message in messages.values()}
+        if not (settings.secure_aggregation and kinds & {TRAIN, UNLEARN, MEASURE}):
+            return self._exchange(messages)
+        return exchange_securely(
+            self._exchange, messages, settings, self.fedavg.task, int(self.grid.run.run_id)
+        )
+
+    def _exchange(self, messages: Mapping[str, Message]) -> Exchange:
         """Send, wait, and take in what clients filed at their own sites; say in the ledger who is waited for long."""
         timeout_s, since = self.fedavg.settings.round_timeout_s, self.writer.now()
         done = exchange(

@@ -17,6 +17,7 @@ from server.federation.preparations import Preparations
 from server.federation.presence import suspend
 from server.federation.round_log import RoundLog
 from server.federation.state import FederationState, RoundResult
+from server.federation.training_account import TrainingAccount
 from server.ledger import Ledger, LedgerWriter
 from strategies.exchange import Exchange
 from strategies.messages import model_record
@@ -32,6 +33,7 @@ class FederationContext:
     """The parts that the live federation is made of.
 
     federation: what it is, as methods and the deletion service need to know it.
+    training_account: what private training has used; None where training is not private.
     """
 
     settings: RunSettings
@@ -45,6 +47,7 @@ class FederationContext:
     checkpoints: CheckpointStore
     preparations: Preparations
     records: RoundLog
+    training_account: TrainingAccount | None = None
 
     def train_round(self, state: FederationState) -> RoundResult:
         """Carry out one ordinary round among the eligible clients; without a usable update the model stays."""
@@ -67,7 +70,10 @@ class FederationContext:
             classes=state.left_out.classes | fedavg.plan.withheld.classes,
             max_score_loss=self.settings.max_round_score_loss,
         )
-        outcome = fedavg.aggregate(number, done.messages.values(), gate)
+        if self.settings.secure_aggregation:
+            outcome = fedavg.aggregate_sum(done.total, gate)
+        else:
+            outcome = fedavg.aggregate(number, done.messages.values(), gate)
         committed = None if outcome.problem else outcome.model
         following = replace(
             state, round=number, suspensions=suspend(state.suspensions, outcome.culprit, number)
@@ -77,7 +83,9 @@ class FederationContext:
         if not outcome.problem:
             following = replace(following, num_examples=dict(fedavg.plan.num_examples))
         if committed is not None:
-            following = self._keep(replace(following, parameters=committed), state, outcome)
+            following = self._keep(
+                replace(following, parameters=committed, aggregation=outcome.kept), state, outcome
+            )
         return RoundResult(
             state=following,
             exchange=done,

@@ -1,6 +1,6 @@
 """The gate: what a model must be before it becomes the federation's.
 
-    right after every exchange of a method    it is finite, and its norm has not exploded
+    right after every exchange of a method    it is finite, and its norm has not exploded (`unlearned_model`)
     after recovery                            its score on what is retained is not far below the score before
     after every ordinary round                it is finite, and its score on the server's test set is not far below the
                                               best of the last committed rounds
@@ -19,51 +19,14 @@ import numpy as np
 
 from server.federation.observing import ModelObservations, ServerTestSet
 from server.federation.state import ActiveDeletion, FederationState
-from unlearning.buffers import check_variances, without_buffers
-from unlearning.errors import ModelRefused, UpdateRefused
+from unlearning.errors import ModelRefused
 from unlearning.parameters import Vector
-from unlearning.tasks.task import Task
 
 TEST_SET = ""
 """Among scores, the name of the server's test set; no client's id is empty."""
 
-LARGEST_GROWTH = 100.0
-"""How many times the norm before is allowed; no method has more than doubled it, 1e30 overflows in the next round."""
-
 COMPARED_ROUNDS = 10
 """How many committed rounds a round is compared with: a slow decline may be no larger than a fast one."""
-
-
-def check_unlearned(task: Task, parameters: Vector, before: Vector) -> None:
-    """Refuse what a method has made of the model if it is not finite, its norm has exploded or a variance is negative.
-
-    Raises:
-        ModelRefused: with both norms, or how many values are wrong.
-    """
-    bad = parameters.size - int(np.isfinite(parameters).sum())
-    if bad:
-        raise ModelRefused(
-            f"The method gave a model of which {bad:,} of {parameters.size:,} values are not finite. The model is as "
-            "it was.",
-            code="not-finite",
-        )
-    try:
-        check_variances(task, parameters)
-    except UpdateRefused as exc:
-        raise ModelRefused(
-            f"The method gave a model that cannot be used: {exc} The model is as it was.",
-            code="unusable-model",
-        ) from exc
-    norm, norm_before = (
-        float(np.linalg.norm(without_buffers(task, vector).astype(np.float64)))
-        for vector in (parameters, before)
-    )
-    if norm_before > 0 and norm > LARGEST_GROWTH * norm_before:
-        raise ModelRefused(
-            "This attempt would have ruined the model, so it was thrown away. Nothing has changed. (Norm "
-            f"{norm:.4g}, before {norm_before:.4g}; at most {LARGEST_GROWTH:g} times is allowed.)",
-            code="norm-exploded",
-        )
 
 
 def retained_scores(
@@ -92,6 +55,11 @@ class Judgement:
     passes: bool
     text: str
     lost: float | None = None
+
+
+NOT_COMPARED = Judgement(
+    True, "the score was not judged: what depends on the model before would void the guarantee of the noise"
+)
 
 
 def judge(deletion: ActiveDeletion, *, max_score_loss: float, score_name: str) -> Judgement:

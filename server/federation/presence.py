@@ -19,12 +19,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from server.ledger import ClientRecord, Ledger, LedgerWriter
+from server.ledger.records import HEARTBEAT
 
 if TYPE_CHECKING:  # it brings in Flower, and the command line needs `presence` only
     from strategies.roster import Member
 
-HEARTBEAT = timedelta(seconds=35)
-"""A SuperNode sends a heartbeat every 17.5 to 22.5 s, which the ledger has within 5 s; the rest is for a slow one."""
 IN_A_ROW = 2
 REMEDY = (
     "Restart its SuperNode (systemctl restart flower-supernode, or its container): the message's process there "
@@ -74,7 +73,7 @@ def presence(client: ClientRecord, now: datetime) -> str:
     """
     if not client.online:
         return "no"
-    silence = timedelta() if client.last_seen is None else now - client.last_seen
+    silence = client.silence(now)
     return "yes" if silence < HEARTBEAT else f"not heard of for {silence.total_seconds():,.0f} s"
 
 

@@ -10,6 +10,7 @@ from server.federation.observing import ServerTestSet
 from server.federation.presence import REMEDY, sentence, sentences, suspended, unresponsive_clients
 from server.federation.state import FederationState, RoundResult
 from server.ledger import LEFT_OUT, RoundRecord
+from server.requests.training_privacy import TrainingPrivacy
 from strategies.exchange import NO_ANSWER
 from strategies.sessions.payloads import ACCOUNT, SessionStatistics
 from unlearning.runtime.json_codec import to_plain
@@ -35,6 +36,8 @@ class RoundLog:
         metrics = self._metrics(done)
         if kind != "unlearning":
             metrics |= self._commitment(done)
+        if kind == "training":
+            metrics["training_rounds"] = state.training_rounds + 1  # this one included
         if left_out := self._left_out(state):
             metrics["left_out"] = left_out
         every = self.evaluate_every
@@ -42,6 +45,8 @@ class RoundLog:
             test = self.test_set.observe(state.parameters)
             if test is not None:
                 metrics |= {"test_loss": test.mean_loss, "test_score": test.mean_score}
+                if named := test.named_metrics(self.test_set.task.metric_names):
+                    metrics["test_metrics"] = named
         writer = self.clients.writer
         writer.record_round(
             RoundRecord(
@@ -103,6 +108,10 @@ class RoundLog:
                 **outcome.refused,
             },
         }
+        if outcome.total is not None:
+            metrics["secure"] = {"in_sum": len(outcome.total.clients), "clipped": outcome.total.num_clipped}
+        if outcome.release and (spent := TrainingPrivacy.of(self.clients.ledger.facts())):
+            metrics["privacy"] = spent.text
         if outcome.held_back:
             metrics["held_back"] = dict(outcome.held_back)
         if asked_again:

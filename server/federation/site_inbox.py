@@ -14,9 +14,10 @@ from server.requests.admission import admit
 from strategies.messages import Json
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, InvalidRequest
 from unlearning.gdpr import Particulars
+from unlearning.one_line import as_line
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.runtime.json_codec import from_plain
-from unlearning.untrusted import SITE_REQUESTS, as_line, reason_of
+from unlearning.untrusted import SITE_REQUESTS, reason_of
 
 MAX_A_DAY = 100
 """Of one client. One request of a client can be open at a time and takes rounds, so more are a program's, not a
@@ -121,7 +122,7 @@ def _progress(request: DeletionRequest) -> str:
             return f"{request.id} is completed. Its report: flower-unlearn report {request.id}"
         case Status.AWAITING:
             return f"{request.id} waits until the federation's officer has decided"
-        case Status.FAILED | Status.CANCELLED | Status.REFUSED:
+        case Status.FAILED | Status.CANCELLED | Status.REFUSED | Status.REOPENED:
             reason = request.reason or request.refusal_reason or "no reason is given"
             return as_line(f"{request.id} is {request.status}: {reason}", _MAX_TEXT)
         case _:

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from server.federation.earlier_settings import SettingsSince
 from server.federation.presence import Suspension
+from strategies.aggregation import KeptAggregation
 from strategies.exchange import Exchange
 from strategies.round_plan import RoundOutcome
 from unlearning.methods.costs import WorkDone
@@ -21,7 +22,7 @@ from unlearning.methods.method import UnlearningState
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions, Outcome, Status, Target
 from unlearning.runtime.peak_memory import PeakMemory
-from unlearning.verification.measurement import Measurement
+from unlearning.verification.figures import Measurement
 from unlearning.verification.observations import Outputs
 
 FIRST = "0"
@@ -67,6 +68,7 @@ class Rollback:
     prepared_since: Mapping[str, int]
     generations: Mapping[str, str]
     scores: tuple[float, ...] = ()
+    aggregation: KeptAggregation | None = None
 
     @classmethod
     def of(cls, state: "FederationState") -> Self:
@@ -125,6 +127,14 @@ class ActiveDeletion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """A completed request that is attacked again: the round of its completion, and how long after it it was last."""
+
+    completed_round: int
+    checked_after: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FederationState:
     """The live federation.
 
@@ -135,6 +145,8 @@ class FederationState:
     is_resting: an unlearning attempt has just failed; a training round comes before the next one.
     scores: those of the last committed rounds on the server's test set, with which the next one's is compared.
     suspensions: clients that are, or were a short while ago, left out of rounds.
+    aggregation: what a strategy of the user's own keeps of the rounds since it began, or since the last deletion.
+    watched: the completed requests that are to be rechecked after more rounds (`server.deletion.rechecking`).
 
     round: counts every exchange that moves the model (training, unlearning, recovery); it decides the
         learning rate and all seeds, so that a round repeated after a crash is the same round.
@@ -155,6 +167,8 @@ class FederationState:
     event_sequence: int = 0
     scores: tuple[float, ...] = ()
     suspensions: Mapping[str, Suspension] = field(default_factory=dict)
+    aggregation: KeptAggregation | None = None
+    watched: Mapping[str, Watched] = field(default_factory=dict)
 
     def active_deletion(self) -> ActiveDeletion:
         """Return the deletion that is under way; only its steps ask."""
@@ -222,6 +236,7 @@ class Step:
     notes, round: written first.
     moves: written after the checkpoint, or before it where `ledger_first`.
     overtakable: a person may have cancelled, refused or held a request meanwhile; its move is then left out.
+    release: the hash of a model that was made with the noise of private training; it is counted first.
     cleanup: called last; a crash before it leaves files that the next start or the next deletion erases.
     """
 
@@ -231,4 +246,5 @@ class Step:
     moves: tuple[Move, ...] = ()
     ledger_first: bool = False
     overtakable: bool = False
+    release: str = ""
     cleanup: tuple[Callable[[], object], ...] = ()

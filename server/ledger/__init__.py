@@ -10,11 +10,14 @@ This package may import `unlearning.requests`, `unlearning.pseudonyms` and `unle
 project.
 """
 
-from server.ledger.database import LedgerUnavailable
+from typing import TYPE_CHECKING, Any
+
 from server.ledger.records import (
     APPROVAL,
     FEDERATION,
     LEFT_OUT,
+    OWN_COMPARISONS,
+    PRIVATE_TRAINING,
     SITE,
     SITE_PROBLEMS,
     UNBOUNDED,
@@ -22,20 +25,25 @@ from server.ledger.records import (
     Allowance,
     ClientRecord,
     Event,
+    LedgerUnavailable,
     LimitExceeded,
     NewRequest,
     Quota,
     Refusal,
     RoundRecord,
 )
-from server.ledger.request_search import Due, Order, RequestFilter, RequestPage
-from server.ledger.store import Ledger
-from server.ledger.writer import LedgerWriter
+from server.ledger.request_filter import Due, Order, RequestFilter, RequestPage
+
+if TYPE_CHECKING:
+    from server.ledger.store import Ledger
+    from server.ledger.writer import LedgerWriter
 
 __all__ = [
     "APPROVAL",
     "FEDERATION",
     "LEFT_OUT",
+    "OWN_COMPARISONS",
+    "PRIVATE_TRAINING",
     "SITE",
     "SITE_PROBLEMS",
     "UNBOUNDED",
@@ -56,3 +64,12 @@ __all__ = [
     "RequestPage",
     "RoundRecord",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs SQLAlchemy on first use: callers of the service do without."""
+    if name in ("Ledger", "LedgerWriter"):
+        from server.ledger import store, writer
+
+        return {"Ledger": store.Ledger, "LedgerWriter": writer.LedgerWriter}[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

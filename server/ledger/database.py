@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 
-from server.ledger.records import Event, RoundRecord
+from server.ledger.records import Event, LedgerUnavailable, RoundRecord
 from server.ledger.schema_rules import create_schema
-from unlearning.errors import ConfigurationError, FlowerUnlearningError, IllegalMove, VersionMismatch
+from unlearning.errors import ConfigurationError, IllegalMove, VersionMismatch
 from unlearning.runtime.durable_files import close_to_others, make_private, open_private
 
 # Imported where a ledger is opened: a seventh of what a command's start takes, and most commands open none.
@@ -43,12 +43,6 @@ _ERASABLE, _REWRITE_LOCK_S = ("request_samples", "request_texts"), 3
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
-class LedgerUnavailable(FlowerUnlearningError):
-    """An error of the ledger's database: out of reach, locked for too long, or a statement refused."""
-
-    exit_code = 4
-
-
 class Database:
     """An open ledger database; safe to use from several threads."""
 
@@ -62,6 +56,11 @@ class Database:
     def name(self) -> str:
         """The address without its password, for messages."""
         return self._url.render_as_string(hide_password=True)
+
+    @property
+    def url(self) -> str:
+        """The address with its password, for another process of this service."""
+        return self._url.render_as_string(hide_password=False)
 
     def close(self) -> None:
         """Close every connection."""

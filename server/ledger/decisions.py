@@ -11,7 +11,8 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from server.ledger import statements, texts
-from server.ledger.database import Database, LedgerUnavailable
+from server.ledger.database import Database
+from server.ledger.event_store import Events
 from server.ledger.records import (
     ACCEPTED_LOSS,
     AMENDED,
@@ -21,7 +22,10 @@ from server.ledger.records import (
     GROUND_BEFORE,
     HELD,
     HOLD_LIFTED,
+    PRUNED,
+    RECHECK_REQUESTED,
     REDACTED,
+    LedgerUnavailable,
     NewRequest,
     as_json,
     request_number,
@@ -53,8 +57,10 @@ class Decisions:
 
     database: Database
 
-    def accept(self, request_id: str, *, by: str, now: datetime) -> DeletionRequest:
+    def accept(self, request_id: str, *, by: str, now: datetime, earlier: str = "") -> DeletionRequest:
         """Approve a request that waits for a decision; with the last approval that it needs it is accepted.
+
+        earlier: its number in the ledger that a restore has replaced, in which `by` had approved it.
 
         Raises:
             IllegalMove: it waits for no decision, or `by` has approved it and another person must.
@@ -75,6 +81,7 @@ class Decisions:
                     code="accepted-before",
                 )
             text = f"{len(names) + 1} of {request.approvals_needed} approvals"
+            text += f"; given to {earlier} in the ledger before a restore" if earlier else ""
             request = statements.write_change(
                 connection, request, APPROVED, actor=by, now=now, detail={"text": text}
             )
@@ -110,18 +117,18 @@ class Decisions:
         accept_score_loss: float = 0.0,
         instead: Instead | None = None,
     ) -> DeletionRequest:
-        """Schedule a failed request again, or file a new one for the same `instead` and return that.
+        """Schedule a failed or reopened request again, or file a new one for the same `instead` and return that.
 
         accept_score_loss: how many points of score the model may lose this time, whatever the settings allow; 0: no
         more than they do. The event says who accepted it.
 
         Raises:
-            IllegalMove: it has not failed, is held, or trying the same again cannot help.
+            IllegalMove: it has neither failed nor been reopened, is held, or trying the same again cannot help.
         """
         with self._deciding(request_id) as (connection, request):
-            if request.status is not Status.FAILED:
+            if request.status not in (Status.FAILED, Status.REOPENED):
                 raise IllegalMove(
-                    f"Request {request.id} is {request.status}; only a failed request can be retried.",
+                    f"Request {request.id} is {request.status}; only a failed or reopened request can be retried.",
                     code="not-failed",
                 )
             statements.refuse_if_held(request)
@@ -131,7 +138,7 @@ class Decisions:
                 detail = {ACCEPTED_LOSS: accept_score_loss, "text": text}
             if instead is not None:
                 return _replace(connection, request, instead, by=by, now=now, detail=detail)
-            if not request.retryable:
+            if request.status is Status.FAILED and not request.retryable:
                 raise IllegalMove(
                     f"Request {request.id} failed permanently: {request.reason or 'no reason given'} "
                     f"Try another method: flower-unlearn retry {request.id} --method NAME",
@@ -284,6 +291,40 @@ class Decisions:
                 )
         self._clear_files()
         return request
+
+    def recheck(self, request_id: str, *, by: str, now: datetime) -> DeletionRequest:
+        """Have the model attacked again for a completed request, between two rounds; while one waits, nothing changes.
+
+        Raises:
+            IllegalMove: it is not completed, or earlier deletions answer it.
+        """
+        with self._deciding(request_id) as (connection, request):
+            if request.status is not Status.COMPLETED or request.answered_by:
+                why = (
+                    f"answered by {' and '.join(request.answered_by)}"
+                    if request.answered_by
+                    else request.status
+                )
+                raise IllegalMove(
+                    f"Request {request.id} is {why}; only a completed deletion of its own can be rechecked.",
+                    code="not-completed",
+                )
+            if statements.has_open_recheck(connection, request):
+                return request
+            ended = request.updated_at
+            return statements.write_change(
+                connection, request, RECHECK_REQUESTED, actor=by, now=now, updated_at=ended
+            )
+
+    def note_pruned(self, request_id: str, hashes: Mapping[str, str], *, by: str, now: datetime) -> None:
+        """Note, once, that these files of a request are erased, by name and SHA-256; it ended when it did."""
+        if any(event.kind == PRUNED for event in Events(self.database).all(request_id)):
+            return
+        with self._deciding(request_id) as (connection, request):
+            detail, ended = {"erased_files": dict(hashes)}, request.updated_at
+            statements.write_change(
+                connection, request, PRUNED, actor=by, now=now, detail=detail, updated_at=ended
+            )
 
     @contextmanager
     def _deciding(self, request_id: str) -> Iterator[tuple[sa.Connection, DeletionRequest]]:

@@ -29,6 +29,13 @@ class Events:
         """Yield all events with a sequence number above `after`, in order, read page by page."""
         return all_pages(lambda number, limit: self.page(request_id, after=number, limit=limit), after=after)
 
+    def of_kind(self, kind: str, *, after: int = 0) -> list[Event]:
+        """Return the events of a kind with a sequence number above `after`, in order."""
+        columns = schema.events.c
+        query = sa.select(schema.events).where(columns.sequence > after, columns.kind == kind)
+        with self.database.reading() as connection:
+            return texts.events_of(connection, connection.execute(query.order_by(columns.sequence)).all())
+
     def last_sequence(self) -> int:
         """Return the sequence number of the newest event; 0 where there is none."""
         return self.newest()[0]

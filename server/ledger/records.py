@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import sqlalchemy as sa
-
-from unlearning.errors import RequestError, RequestNotFound
+from unlearning.errors import FlowerUnlearningError, RequestError, RequestNotFound
 from unlearning.gdpr import NOTHING_GIVEN, Ground, Particulars
 from unlearning.requests import DeletionRequest, Outcome, Status, Target
-from unlearning.runtime.json_codec import from_plain
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
     from _typeshed import DataclassInstance
 
 _Record = TypeVar("_Record", bound="DataclassInstance")
@@ -24,8 +23,16 @@ SUBMITTED, MOVED = "submitted", "moved"
 EXTENDED, HELD, HOLD_LIFTED = "extended", "held", "hold-lifted"
 AMENDED, REDACTED = "amended", "redacted"
 """The kinds of events of a request's deadline, its hold and its texts."""
+PRUNED = "pruned"
+"""The kind of the event that a report was erased after its time; its certificate stays."""
 APPROVED = "approved"
 """The kind of the event that one person has accepted a request."""
+RECHECK_REQUESTED, RECHECKED = "recheck-requested", "rechecked"
+"""The kinds of the events that a person requests a recheck of a completed deletion, and of one that reopens nothing."""
+RECHECK = "recheck"
+"""Under this key the event of a recheck, also of one that reopens the request, has what it found
+(`server.deletion.rechecking`): `due`, the number of rounds for which it was done, or `answers`, the number of the event
+that requested it."""
 GROUND_BEFORE = "ground_before"
 """Under this key the event of an amendment that changes the ground has the one before; null: there was none."""
 ACCEPTED_LOSS = "accepted_score_loss"
@@ -38,6 +45,8 @@ FEDERATION = "federation"
 """The fact that says what the federation is: `unlearning.methods.eligibility.FederationProfile`."""
 SITE = "site"
 """The role in which the ServerApp files what a client requests at its own site."""
+PRIVATE_TRAINING = "private-training"
+"""What private training has used of its budget (`server.requests.training_privacy`)."""
 WAITING = "waiting"
 """The fact that says whom the run waits for, in a sentence (`text`); `clients`, `since` and `until` (ISO 8601) where it
 waits for answers. Empty where it waits for no client."""
@@ -45,9 +54,19 @@ APPROVAL = "approval"
 """The fact that says how many people must accept a request before it begins."""
 SITE_PROBLEMS = "site-problems"
 """The fact that says by client what is wrong with the set-up of its site."""
+OWN_COMPARISONS = "own-comparisons"
+"""The fact that has what the user's own runs measured: a list of `server.requests.plan_data.Comparison`."""
 LEFT_OUT = "left-out"
 """The fact that says by client until when, and why, it is left out of rounds."""
 DAY = timedelta(days=1)
+HEARTBEAT = timedelta(seconds=35)
+"""A SuperNode sends a heartbeat every 17.5 to 22.5 s, which the ledger has within 5 s; the rest is for a slow one."""
+
+
+class LedgerUnavailable(FlowerUnlearningError):
+    """An error of the ledger's database: out of reach, locked for too long, or a statement refused."""
+
+    exit_code = 4
 
 
 class LimitExceeded(RequestError):
@@ -149,6 +168,10 @@ class ClientRecord:
     online: bool = True
     last_seen: datetime | None = None
 
+    def silence(self, now: datetime) -> timedelta:
+        """Return for how long nothing was heard of it; from `HEARTBEAT` on it is not there, or no run is."""
+        return timedelta() if self.last_seen is None else now - self.last_seen
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRecord:
@@ -209,12 +232,12 @@ def no_such_request(identifier: str) -> RequestNotFound:
     return RequestNotFound(f"No deletion request {identifier!r}; `flower-unlearn list` shows them.")
 
 
-def target_of(row: sa.Row[Any]) -> Target:
+def target_of(row: "sa.Row[Any]") -> Target:
     """Return what the request of a row of `requests` asks to forget, without ids."""
-    return from_plain(Target, {**row.target, "num_samples": row.num_samples})
+    return Target(**row.target, num_samples=row.num_samples)
 
 
-def request_of(row: sa.Row[Any], texts: Mapping[str, Any]) -> DeletionRequest:
+def request_of(row: "sa.Row[Any]", texts: Mapping[str, Any]) -> DeletionRequest:
     """Return the request of a row of `requests`. texts: its fields that hold people's texts."""
     return _read(
         DeletionRequest,
@@ -228,7 +251,7 @@ def request_of(row: sa.Row[Any], texts: Mapping[str, Any]) -> DeletionRequest:
     )
 
 
-def event_of(row: sa.Row[Any], text: str = "") -> Event:
+def event_of(row: "sa.Row[Any]", text: str = "") -> Event:
     """Return the event of a row of `events`, with the text that goes with it."""
     return _read(
         Event,
@@ -240,14 +263,20 @@ def event_of(row: sa.Row[Any], text: str = "") -> Event:
     )
 
 
-def round_of(row: sa.Row[Any]) -> RoundRecord:
+def round_of(row: "sa.Row[Any]") -> RoundRecord:
     """Return the record of a row of `rounds`."""
     return _read(RoundRecord, row, request_ids=tuple(row.request_ids))
 
 
-def _read(kind: type[_Record], row: sa.Row[Any], **given: Any) -> _Record:
+@cache
+def field_names(kind: type["DataclassInstance"]) -> tuple[str, ...]:
+    """Return the names of a dataclass's fields; a list of requests asks a thousand times."""
+    return tuple(item.name for item in fields(kind))
+
+
+def _read(kind: type[_Record], row: "sa.Row[Any]", **given: Any) -> _Record:
     """Return the record of a row whose columns have its fields' names. given: fields that are not what a column has."""
-    own = {item.name: getattr(row, item.name) for item in fields(kind) if item.name not in given}
+    own = {name: getattr(row, name) for name in field_names(kind) if name not in given}
     return kind(**own, **given)
 
 
@@ -255,7 +284,7 @@ TARGET_FIELDS = ("granularity", "client_id", "class_label")
 """What the column `target` of a request has: all but the ids of samples, which are in a table of their own."""
 
 
-def columns_of(table: sa.Table, *records: "DataclassInstance", **given: Any) -> dict[str, Any]:
+def columns_of(table: "sa.Table", *records: "DataclassInstance", **given: Any) -> dict[str, Any]:
     """Return the values of a row: each column from the record with a field of its name, or from `given`."""
     values = {
         item.name: as_json(getattr(record, item.name))

@@ -1,48 +1,28 @@
-"""Which requests a list shows, and in what order: the filter of every list, and the query that it makes.
+"""The query that a list's filter makes.
 
-Columns that are filtered, searched or sorted have an index each (schema.py), so that a page of 100,000 requests takes
-milliseconds. Texts of people are searched where they are kept, so that an erased one is found no more.
+Columns that are filtered or sorted have an index each (schema.py), so that a page of 100,000 requests takes
+milliseconds. Words are looked for in memory, the same way whatever the database: what they are looked for in is read at
+the first search, and of requests that have changed since before each further one, so an erased text is found no more.
 """
 
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import date, datetime, timedelta
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date, timedelta
+from threading import Lock
 from typing import Any
 
 import sqlalchemy as sa
 
 from server.ledger import schema
-from server.ledger.records import DAY
-from unlearning.errors import InvalidRequest
-from unlearning.gdpr import SOON, one_month_after, parse_day
-from unlearning.requests import ANSWERED_STATUSES, UNSHOWN_OUTCOMES, DeletionRequest, Outcome, Status
+from server.ledger.records import DAY, request_id
+from server.ledger.request_filter import Due, Order, RequestFilter
+from unlearning.gdpr import SOON
+from unlearning.requests import ANSWERED_STATUSES, UNSHOWN_OUTCOMES, Status
 
-_requests, _texts = schema.requests, schema.request_texts
+_requests, _texts, _events = schema.requests, schema.request_texts, schema.events
 MAX_WORDS = 5
 _REMINDED = timedelta(days=30)
-_DAY_LENGTH = len("2026-11-24")
-_NUMBER = re.compile(r"r-(\d{1,9})", re.ASCII)
-
-
-class Due(StrEnum):
-    """Which deadlines of requests that wait for an answer."""
-
-    OVERDUE = "overdue"
-    SOON = "soon"
-
-
-class Order(StrEnum):
-    """What a list is sorted by; requests that are alike in this are in order of arrival."""
-
-    ARRIVAL = "arrival"
-    CLIENT = "client"
-    STATUS = "status"
-    RECEIVED = "received"
-    DUE = "due"
-    METHOD = "method"
-    CHANGED = "changed"
+# A statement takes so many numbers on each database; beyond it, what has to be compared is compared here.
+_MOST_NAMED = 500
 
 
 COLUMNS: Mapping[Order, sa.Column[Any]] = {
@@ -56,62 +36,101 @@ COLUMNS: Mapping[Order, sa.Column[Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestFilter:
-    """Which requests a list shows; what is left out does not matter.
+class Searched:
+    """What a search reads of each request, in order of arrival; of one ledger, for several threads."""
 
-    text: words, of which five count; each is in the reference, note or reasons, the client's id, the method, the
-        submitter's name or the request's id, or is a day or a month (2026-11) of its receipt or deadline.
-    first, last: the days of receipt, both included. since: changed at this time or later.
-    urgent: those that need a person, or those that do not: overdue, due soon, failed, or awaiting a decision; and those
-        of which nothing was shown, until a month after their deadline.
-    after: the number of a request, after which the list begins. limit: 0: as many as there are at once.
-    """
+    def __init__(self) -> None:
+        self._texts: dict[int, str] = {}
+        self._newest = -1
+        self._lock = Lock()
 
-    statuses: tuple[Status, ...] = ()
-    outcomes: tuple[Outcome, ...] = ()
-    client_id: str = ""
-    text: str = ""
-    due: Due | None = None
-    held: bool = False
-    urgent: bool | None = None
-    first: date | None = None
-    last: date | None = None
-    since: datetime | None = None
-    after: int = 0
-    order: Order | None = None
-    descending: bool = False
-    offset: int = 0
-    limit: int = 0
+    def hits(self, connection: sa.Connection, words: Sequence[str]) -> list[int]:
+        """Return the numbers of the requests that have each of the words somewhere."""
+        with self._lock:
+            self._refresh(connection)
+            texts = self._texts
+        first, *others = words
+        found = [number for number, text in texts.items() if first in text]
+        for word in others:
+            found = [number for number in found if word in texts[number]]
+        return found
 
-
-@dataclass(frozen=True, slots=True)
-class RequestPage:
-    """Requests in order. total: how many the filter finds, on all pages together; after: counted from there."""
-
-    requests: tuple[DeletionRequest, ...]
-    total: int
+    def _refresh(self, connection: sa.Connection) -> None:
+        """Read again what has changed: each change of a request has an event."""
+        newest = connection.scalar(sa.select(sa.func.max(_events.c.sequence))) or 0
+        if newest == self._newest:
+            return
+        since = (_events.c.sequence > self._newest) & _events.c.request_number.is_not(None)
+        changed = set(connection.scalars(sa.select(_events.c.request_number).where(since)))
+        if self._newest < 0 or len(changed) > _MOST_NAMED:
+            self._texts = _read(connection)
+        else:
+            self._texts = self._texts | _read(connection, changed)  # others look in the old one
+        self._newest = newest
 
 
-def find(connection: sa.Connection, wanted: RequestFilter, today: date) -> tuple[list[int], int]:
+def _read(connection: sa.Connection, numbers: Iterable[int] | None = None) -> dict[int, str]:
+    """Return what is searched of requests, of all where none are named, by number and in this order."""
+    columns = _requests.c
+    wanted = sa.select(
+        *(columns.number, columns.client_id, columns.method, columns.submitted_by),
+        *(columns.received_on, columns.due_on, sa.case((_waits(), columns.reason), else_="").label("reason")),
+    ).order_by(columns.number)
+    written = sa.select(_texts.c.request_number, _texts.c.text).where(_texts.c.text.is_not(None))
+    if numbers is not None:
+        wanted = wanted.where(columns.number.in_(numbers))
+        written = written.where(_texts.c.request_number.in_(numbers))
+    found = {number: [request_id(number), *map(str, said)] for number, *said in connection.execute(wanted)}
+    for number, text in connection.execute(written):
+        found[number].append(text)
+    return {number: "\n".join(texts).lower() for number, texts in found.items()}
+
+
+def find(
+    connection: sa.Connection, wanted: RequestFilter, today: date, searched: Searched
+) -> tuple[list[int], int]:
     """Return the numbers of a page's requests, in its order, and how many requests the filter finds."""
-    conditions = _conditions(wanted, today, connection.dialect.name)
-    total = sa.select(sa.func.count()).select_from(_requests).where(*conditions)
-    column = COLUMNS[wanted.order or Order.ARRIVAL]
-    ordered = (column, _requests.c.number) if column is not _requests.c.number else (column,)
-    page = (
-        sa.select(_requests.c.number, total.scalar_subquery().label("total"))
-        .where(*conditions)
-        .order_by(*(one.desc() if wanted.descending else one for one in ordered))
-        .offset(wanted.offset)
-        .limit(wanted.limit or None)
-    )
-    rows = connection.execute(page).all()
-    found = rows[0].total if rows else connection.scalar(total) if wanted.offset else 0
+    conditions = _conditions(wanted, today)
+    page = slice(wanted.offset, wanted.offset + wanted.limit if wanted.limit else None)
+    if words := wanted.text.lower().split()[:MAX_WORDS]:
+        hits = searched.hits(connection, words)
+        if not conditions and wanted.order in (None, Order.ARRIVAL):
+            return hits[:: -1 if wanted.descending else 1][page], len(hits)
+        if len(hits) > _MOST_NAMED:
+            among = set(hits)
+            ordered = connection.scalars(_ordered(wanted, conditions))
+            numbers = [number for number in ordered if number in among]
+            return numbers[page], len(numbers)
+        conditions.append(_requests.c.number.in_(hits))
+    total = _total(wanted, conditions, today)
+    listed = _ordered(wanted, conditions).add_columns(total.label("total"))
+    rows = connection.execute(listed.offset(wanted.offset).limit(wanted.limit or None)).all()
+    found = rows[0].total if rows else connection.scalar(sa.select(total)) if wanted.offset else 0
     return [row.number for row in rows], int(found or 0)
 
 
-def _conditions(wanted: RequestFilter, today: date, dialect: str) -> list[sa.ColumnElement[bool]]:
+def _total(
+    wanted: RequestFilter, conditions: Sequence[sa.ColumnElement[bool]], today: date
+) -> sa.ColumnElement[int]:
+    """Return how many requests meet the conditions, by an index where one has the number."""
+    if wanted.urgent is False and len(conditions) == 1:  # nearly all: the few others are counted
+        near, stuck, unshown = map(_count, _reasons(today))
+        return _count() - near - stuck - unshown
+    return _count(*conditions)
+
+
+def _count(*conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
+    return sa.select(sa.func.count()).select_from(_requests).where(*conditions).scalar_subquery()
+
+
+def _ordered(wanted: RequestFilter, conditions: Iterable[sa.ColumnElement[bool]]) -> sa.Select[Any]:
+    column = COLUMNS[wanted.order or Order.ARRIVAL]
+    columns = (column, _requests.c.number) if column is not _requests.c.number else (column,)
+    order = (one.desc() if wanted.descending else one for one in columns)
+    return sa.select(_requests.c.number).where(*conditions).order_by(*order)
+
+
+def _conditions(wanted: RequestFilter, today: date) -> list[sa.ColumnElement[bool]]:
     given: list[tuple[Any, Callable[[], sa.ColumnElement[bool]]]] = [
         (wanted.after, lambda: _requests.c.number > wanted.after),
         (wanted.statuses, lambda: _requests.c.status.in_([str(one) for one in wanted.statuses])),
@@ -122,13 +141,10 @@ def _conditions(wanted: RequestFilter, today: date, dialect: str) -> list[sa.Col
         (wanted.since, lambda: _requests.c.updated_at >= wanted.since),
         (wanted.due, lambda: _is_due(wanted.due, today)),
         (wanted.held, lambda: _waits() & _requests.c.is_held),
-        (wanted.urgent, lambda: _is_urgent(today)),
+        (wanted.urgent, lambda: _is_unshown(today) if wanted.outcomes else _is_urgent(today)),
         (wanted.urgent is False, lambda: sa.not_(_is_urgent(today))),
     ]
-    words = wanted.text.split()[:MAX_WORDS]
-    return [condition() for is_given, condition in given if is_given] + [
-        _requests.c.number.in_(sa.select(_hits(word, dialect).c.number)) for word in words
-    ]
+    return [condition() for is_given, condition in given if is_given]
 
 
 def _is_due(due: Due | None, today: date) -> sa.ColumnElement[bool]:
@@ -137,50 +153,25 @@ def _is_due(due: Due | None, today: date) -> sa.ColumnElement[bool]:
 
 
 def _is_urgent(today: date) -> sa.ColumnElement[bool]:
-    """Return that a request needs a person; what is read for it is in one index."""
+    """Return that a request needs a person."""
+    return sa.or_(*_reasons(today))
+
+
+def _reasons(today: date) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return why requests need a person, each for one reason; each is in one index."""
     columns = _requests.c
-    waits = _waits() & (
-        (columns.due_on <= today + SOON) | columns.status.in_([str(Status.FAILED), str(Status.AWAITING)])
-    )
-    unshown = (columns.status == str(Status.COMPLETED)) & (columns.due_on >= today - _REMINDED)
+    is_near = columns.due_on <= today + SOON
+    is_stuck = columns.status.in_([str(Status.FAILED), str(Status.REOPENED), str(Status.AWAITING)])
+    return _waits() & is_near, is_stuck & ~is_near, _is_unshown(today)
+
+
+def _is_unshown(today: date) -> sa.ColumnElement[bool]:
+    """Return that a request was completed, nothing was shown by it, and a person is still reminded of that."""
+    columns = _requests.c
     weak = sa.func.coalesce(columns.outcome, "").in_([str(one) for one in UNSHOWN_OUTCOMES])
-    return waits | (unshown & weak)
+    return (columns.status == str(Status.COMPLETED)) & (columns.due_on >= today - _REMINDED) & weak
 
 
 def _waits() -> sa.ColumnElement[bool]:
     """Return that a request is not answered yet: few of a large ledger are, and they have an index."""
     return _requests.c.status.in_([str(status) for status in Status if status not in ANSWERED_STATUSES])
-
-
-def _hits(word: str, dialect: str) -> sa.CTE:
-    """Return the numbers of the requests that have a word somewhere; each branch reads one index, or the texts."""
-    escaped = re.sub(r"([\\%_])", r"\\\1", word)
-
-    def has_word(column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-        # SQLite's LIKE takes no heed of case by itself, and twice as fast as by lower().
-        like = column.ilike if dialect == "postgresql" else column.like
-        return like(f"%{escaped}%", escape="\\")
-
-    columns = (_requests.c.client_id, _requests.c.method, _requests.c.submitted_by)
-    found = [
-        sa.select(_texts.c.request_number.label("number")).where(has_word(_texts.c.text)),
-        sa.select(_requests.c.number).where(sa.or_(*map(has_word, columns))),
-        sa.select(_requests.c.number).where(_waits(), has_word(_requests.c.reason)),
-    ]
-    if named := _NUMBER.fullmatch(word.lower()):
-        found.append(sa.select(_requests.c.number).where(_requests.c.number == int(named[1])))
-    if first := _first_day(word):
-        last = first if len(word) == _DAY_LENGTH else one_month_after(first) - DAY
-        found += [
-            sa.select(_requests.c.number).where(column.between(first, last))
-            for column in (_requests.c.received_on, _requests.c.due_on)
-        ]
-    return sa.union_all(*found).cte()
-
-
-def _first_day(word: str) -> date | None:
-    """Return the day that a word names, or the first one of the month that it names."""
-    try:
-        return parse_day("day", word if len(word) == _DAY_LENGTH else f"{word}-01")
-    except InvalidRequest:
-        return None

@@ -27,7 +27,8 @@ from server.ledger.records import (
     no_such_request,
     request_number,
 )
-from server.ledger.request_search import RequestFilter, RequestPage
+from server.ledger.request_filter import RequestFilter, RequestPage
+from server.ledger.request_search import Searched
 from server.ledger.texts import Kind
 from unlearning.errors import ConflictingRequest, IllegalMove
 from unlearning.gdpr import SOON, Particulars
@@ -45,17 +46,19 @@ from unlearning.requests import (
 )
 
 _requests, _samples = schema.requests, schema.request_samples
+_NEWEST = 1000  # deletions that say how methods do here: a ledger may hold a hundred thousand
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
     """The requests of a ledger: what they ask for, and their submitters.
 
-    keys: those of sample ids, if the ledger was opened with them.
+    keys: those of sample ids, if the ledger was opened with them. searched: what words are looked for in.
     """
 
     database: Database
-    keys: SubjectKeys | None = None
+    keys: SubjectKeys | None
+    searched: Searched
 
     def submit(self, new: NewRequest, *, now: datetime, allowance: Allowance = UNBOUNDED) -> DeletionRequest:
         """Write a new request down, or return the one that its submitter has already filed under its key.
@@ -149,7 +152,7 @@ class Requests:
     def page(self, wanted: RequestFilter, *, today: date) -> RequestPage:
         """Return the requests that a filter finds, without ids; deadlines are seen from `today`."""
         with self.database.reading() as connection:
-            numbers, total = request_search.find(connection, wanted, today)
+            numbers, total = request_search.find(connection, wanted, today, self.searched)
             query = sa.select(_requests).where(_requests.c.number.in_(numbers))
             found = texts.requests_of(connection, connection.execute(query).all() if numbers else ())
         by_number = {request_number(request.id): request for request in found}
@@ -159,7 +162,8 @@ class Requests:
         """Return what a request's newest retry says, or of one that was filed in another's place its filing."""
         events = schema.events
         retried = (events.c.request_number == request_number(request_id)) & (
-            (events.c.from_status == str(Status.FAILED)) | (events.c.kind == SUBMITTED)
+            events.c.from_status.in_([str(Status.FAILED), str(Status.REOPENED)])
+            | (events.c.kind == SUBMITTED)
         )
         query = sa.select(events.c.detail, events.c.actor).where(retried).order_by(events.c.sequence.desc())
         with self.database.reading() as connection:
@@ -172,46 +176,62 @@ class Requests:
         )
 
     def outcomes(self, granularity: Granularity) -> dict[tuple[str, Outcome], int]:
-        """Return how many deletions of a granularity ended how, by method; those that others answer do not count."""
-        table = _requests.c
+        """Return how many of the newest deletions of a granularity ended how, by method; none that others answer."""
+        has_outcome = sa.select(_requests).where(_requests.c.outcome.is_not(None))
+        table = has_outcome.order_by(_requests.c.number.desc()).limit(_NEWEST).subquery().c
         kinds = {
             Granularity.CLASS: table.client_id.is_(None),
             Granularity.SAMPLE: table.num_samples > 0,
             Granularity.CLIENT: table.client_id.is_not(None) & (table.num_samples == 0),
         }
         query = sa.select(table.method, table.outcome, sa.func.count().label("num"))
-        query = query.where(table.outcome.is_not(None), table.attempts > 0, kinds[granularity])
+        query = query.where(table.attempts > 0, kinds[granularity])
         with self.database.reading() as connection:
             rows = connection.execute(query.group_by(table.method, table.outcome))
             return {(row.method, Outcome(row.outcome)): row.num for row in rows}
+
+    def results(self, limit: int) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return method and result of the newest deletions that were completed; none that others answer."""
+        columns = _requests.c
+        query = sa.select(columns.method, columns.result).order_by(columns.number.desc()).limit(limit)
+        completed = (columns.status == str(Status.COMPLETED)) & (columns.attempts > 0)
+        with self.database.reading() as connection:
+            return [(row.method, row.result) for row in connection.execute(query.where(completed))]
 
     def text_commitment(self, request_id: str, kind: Kind) -> str | None:
         """Return the salted hash of a request's newest text of this kind; None where there never was one."""
         with self.database.reading() as connection:
             return texts.digest_of(connection, request_id, kind)
 
-    def status_counts(self) -> dict[Status, tuple[int, datetime]]:
-        """Return how many requests there are in each state that has any, and since when the oldest is in it."""
-        oldest = sa.func.min(_requests.c.updated_at, type_=_requests.c.updated_at.type)
-        query = sa.select(_requests.c.status, sa.func.count().label("num"), oldest.label("oldest"))
+    def status_counts(self) -> dict[Status, int]:
+        """Return how many requests there are in each state that has any; one index says it."""
+        query = sa.select(_requests.c.status, sa.func.count().label("num")).group_by(_requests.c.status)
         with self.database.reading() as connection:
-            rows = connection.execute(query.group_by(_requests.c.status))
-            return {Status(row.status): (row.num, row.oldest) for row in rows}
+            return {Status(row.status): row.num for row in connection.execute(query)}
+
+    def oldest_open(self) -> dict[Status, datetime]:
+        """Return since when the oldest request is in each open state that has any."""
+        oldest = sa.func.min(_requests.c.updated_at, type_=_requests.c.updated_at.type).label("oldest")
+        query = sa.select(_requests.c.status, oldest).group_by(_requests.c.status)
+        query = query.where(_requests.c.status.in_([str(status) for status in OPEN_STATUSES]))
+        with self.database.reading() as connection:
+            return {Status(row.status): row.oldest for row in connection.execute(query)}
 
     def outcome_counts(self) -> dict[Outcome, int]:
         """Return of how many completed requests there is each outcome that any has."""
         column = _requests.c.outcome
         query = sa.select(column, sa.func.count().label("num")).where(column.is_not(None)).group_by(column)
+        query = query.where(_requests.c.status == str(Status.COMPLETED))  # with which an index has it
         with self.database.reading() as connection:
             return {Outcome(row.outcome): row.num for row in connection.execute(query)}
 
     def deadlines(self, today: date) -> tuple[int, int]:
         """Return how many requests wait for an answer past their deadline, and how many are due within seven days."""
-        answered = [str(status) for status in ANSWERED_STATUSES]
+        waiting = [str(status) for status in Status if status not in ANSWERED_STATUSES]
         query = sa.select(
             sa.func.coalesce(sa.func.sum(sa.case((_requests.c.due_on < today, 1), else_=0)), 0),
             sa.func.coalesce(sa.func.sum(sa.case((_requests.c.due_on >= today, 1), else_=0)), 0),
-        ).where(_requests.c.due_on <= today + SOON, _requests.c.status.not_in(answered))
+        ).where(_requests.c.due_on <= today + SOON, _requests.c.status.in_(waiting))
         with self.database.reading() as connection:
             overdue, soon = connection.execute(query).one()
         return int(overdue), int(soon)

@@ -87,7 +87,7 @@ sa.Index(
 
 # Lists are filtered, searched and sorted by these, and each scrape of the metrics reads what is due next.
 sa.Index("ix_requests_due_on", requests.c.due_on)
-sa.Index("ix_requests_status", requests.c.status, requests.c.due_on, requests.c.outcome)
+sa.Index("ix_requests_status", requests.c.status, requests.c.due_on, requests.c.number, requests.c.outcome)
 sa.Index("ix_requests_client_id", requests.c.client_id, requests.c.method, requests.c.submitted_by)
 
 # Each new request counts the open ones of its submitter.

@@ -9,7 +9,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from server.ledger import chain, row_seals, schema, texts
-from server.ledger.records import APPROVED, MOVED, no_such_request, request_number
+from server.ledger.records import (
+    APPROVED,
+    MOVED,
+    RECHECK_REQUESTED,
+    RECHECKED,
+    no_such_request,
+    request_number,
+)
 from unlearning.errors import IllegalMove
 from unlearning.pseudonyms import SubjectKeys
 from unlearning.requests import (
@@ -91,7 +98,8 @@ def write_move(
 ) -> DeletionRequest:
     """Change the status and record it; `changes` are further columns of the request.
 
-    The sample ids of a request that ends without a deletion are erased; their number and hash stay.
+    The sample ids of a request that ends without a deletion are erased; their number and hash stay. What is excluded
+    already, because the request was reopened, keeps them.
     """
     values = {"status": str(to), "reason": reason, "retryable": False, **changes}
     said = {**(detail or {}), **({"reason": reason} if reason else {})}
@@ -106,13 +114,28 @@ def write_move(
         move=(request.status, to),
         **values,
     )
-    if to in WITHOUT_DELETION:
+    if to in WITHOUT_DELETION and not is_excluded(connection, request):
         connection.execute(
             sa.update(_samples)
             .where(_samples.c.request_number == request_number(request.id))
             .values(sample_ids=None)
         )
     return moved
+
+
+def has_open_recheck(connection: sa.Connection, request: DeletionRequest) -> bool:
+    """Return whether a recheck of a request was requested and not done yet."""
+    mine = _events.c.request_number == request_number(request.id)
+    kinds = _events.c.kind.in_([RECHECK_REQUESTED, RECHECKED, MOVED])
+    newest = sa.select(_events.c.kind).where(mine, kinds).order_by(_events.c.sequence.desc()).limit(1)
+    return connection.scalar(newest) == RECHECK_REQUESTED
+
+
+def is_excluded(connection: sa.Connection, request: DeletionRequest) -> bool:
+    """Return whether a request's target is permanently excluded by it."""
+    column = schema.exclusions.c.request_number
+    mine = sa.select(column).where(column == request_number(request.id))
+    return connection.scalar(mine) is not None
 
 
 def write_change(

@@ -5,9 +5,10 @@ shows the token of the fence with every write (`live`). A loop that was thought 
 token, and is stopped by `Fenced` before it changes anything.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from logging import getLogger
 from typing import Any
 
@@ -17,15 +18,26 @@ from server.ledger import row_seals, schema
 from server.ledger.database import Database, all_pages
 from server.ledger.decisions import Decisions
 from server.ledger.event_store import Events
-from server.ledger.records import ClientRecord, Refusal, RoundRecord, as_json, request_id, round_of, target_of
+from server.ledger.forgotten import ForgottenCounts
+from server.ledger.records import (
+    APPROVAL,
+    ClientRecord,
+    Refusal,
+    RoundRecord,
+    as_json,
+    request_id,
+    round_of,
+    target_of,
+)
+from server.ledger.request_search import Searched
 from server.ledger.request_store import Requests
 from server.ledger.site_questions import SiteQuestions
 from server.ledger.statements import key_target, load_target
 from server.ledger.writer import LedgerWriter
 from unlearning.errors import ConfigurationError
+from unlearning.one_line import as_line
 from unlearning.pseudonyms import SubjectKeys
-from unlearning.requests import Exclusions, Target
-from unlearning.untrusted import as_line
+from unlearning.requests import Exclusions, Status, Target
 
 _log = getLogger(__name__)
 _requests = schema.requests
@@ -39,16 +51,19 @@ class Ledger:
 
     What a method has written is on disk when it returns. Times are timezone-aware and kept as UTC.
     One object serves several threads; several processes may open the same database.
-    keys: of sample ids, if the ledger was opened with them.
+    keys: of sample ids, if the ledger was opened with them. searched: what words are looked for in, once one was.
+    forgotten: the counts of what is forgotten.
     """
 
     database: Database
     keys: SubjectKeys | None = None
+    searched: Searched = field(default_factory=Searched, repr=False, compare=False)
+    forgotten: ForgottenCounts = field(default_factory=ForgottenCounts, repr=False, compare=False)
 
     @property
     def requests(self) -> Requests:
         """The requests as they are filed and read."""
-        return Requests(self.database, self.keys)
+        return Requests(self.database, self.keys, self.searched)
 
     @property
     def decisions(self) -> Decisions:
@@ -91,6 +106,10 @@ class Ledger:
             raise
         return cls(database, keys)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process of the host as its address; that process opens it once."""
+        return _opened, (self.database.url, self.keys)
+
     def close(self) -> None:
         """Close every connection."""
         self.database.close()
@@ -107,6 +126,10 @@ class Ledger:
             row_seals.seal_whole(connection, fence, now)
         assert token is not None, "the schema begins with the fence's row"
         return token
+
+    def approvals_needed(self) -> int:
+        """Return how many people must accept a request that is filed now, before it begins."""
+        return int(self.facts().get(APPROVAL, 0))
 
     def key_target(self, target: Target) -> Target:
         """Return `target` as this ledger names samples."""
@@ -133,6 +156,18 @@ class Ledger:
             rows = connection.execute(query.order_by(table.c.sequence).limit(limit))
             return [round_of(row) for row in rows]
 
+    def newest_rounds(self, kind: str, limit: int) -> list[RoundRecord]:
+        """Return the newest rounds of a kind, in order."""
+        table = schema.rounds
+        query = sa.select(table).where(table.c.kind == kind).order_by(table.c.sequence.desc()).limit(limit)
+        with self.database.reading() as connection:
+            return [round_of(row) for row in connection.execute(query)][::-1]
+
+    def newest_at_filing(self, request_id: str) -> int:
+        """Return the sequence number of the newest round when a request was filed; 0 where that is not known."""
+        first = self.events.page(request_id, limit=1)
+        return int(first[0].detail.get("last_round_sequence", 0)) if first else 0
+
     def all_rounds(self, *, after: int = 0) -> Iterator[RoundRecord]:
         """Yield all rounds with a sequence number above `after`, in order, read page by page."""
         return all_pages(lambda number, limit: self.rounds(after=number, limit=limit), after=after)
@@ -151,12 +186,14 @@ class Ledger:
     def answers(self, target: Target, classes: Iterable[int] = ()) -> tuple[str, ...]:
         """Return the requests whose deletions forgot all of the target; empty where some of it is left.
 
+        A reopened one answers none: its data is excluded, and its effect is not shown any more.
         classes: forgotten ones that all its samples are of which no deletion names; their deletions answer it, too.
         """
         known, found, of_classes = Exclusions(), [], frozenset(classes)
         # A ledger may hold thousands; a class concerns every client.
         concerns = sa.or_(_requests.c.client_id == target.client_id, _requests.c.client_id.is_(None))
-        for number, forgotten in self._forgotten(concerns):
+        holds = _requests.c.status.in_([str(Status.VERIFYING), str(Status.COMPLETED)])
+        for number, forgotten in self._forgotten(concerns, holds):
             if Exclusions().including([forgotten]).overlap(target) or forgotten.class_label in of_classes:
                 found.append(request_id(number))
                 known = known.including([forgotten])
@@ -178,16 +215,13 @@ class Ledger:
 
     def forgotten_clients(self) -> frozenset[str]:
         """Return the clients that were forgotten whole."""
-        query = _select_forgotten(_requests.c.client_id).where(_requests.c.num_samples == 0)
         with self.database.reading() as connection:
-            return frozenset(connection.scalars(query))
+            return self.forgotten.read(connection).clients
 
-    def num_forgotten_samples(self) -> dict[str, int]:
+    def num_forgotten_samples(self) -> Mapping[str, int]:
         """Return how many samples of each client its deletions named; one that two deletions name counts twice."""
-        query = _select_forgotten(_requests.c.client_id, sa.func.sum(_requests.c.num_samples).label("num"))
-        query = query.where(_requests.c.num_samples > 0).group_by(_requests.c.client_id)
         with self.database.reading() as connection:
-            return {row.client_id: int(row.num) for row in connection.execute(query)}
+            return self.forgotten.read(connection).num_samples
 
     def record_refusals(self, refusals: Iterable[Refusal]) -> None:
         """Write calls down that were refused; text of strangers is cut and made printable."""
@@ -226,14 +260,6 @@ class Ledger:
             return [Refusal(**row._mapping) for row in reversed(connection.execute(query).all())]
 
 
-def _select_forgotten(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """Select columns of the requests of clients that were carried out."""
-    query: sa.Select[Any] = sa.select(*columns)
-    return query.join(schema.exclusions, schema.exclusions.c.request_number == _requests.c.number).where(
-        _requests.c.client_id.is_not(None)
-    )
-
-
 def _bind(database: Database, keys: SubjectKeys) -> None:
     """Record whose key hashes this ledger's sample ids, the first time; afterwards refuse any other.
 
@@ -259,3 +285,8 @@ def _bind(database: Database, keys: SubjectKeys) -> None:
                 "meant. Put the file subject-key of a backup in its place."
             ]
         )
+
+
+@cache
+def _opened(url: str, keys: SubjectKeys | None) -> Ledger:
+    return Ledger.open(url, keys)

@@ -38,7 +38,7 @@ class Kind(StrEnum):
     LIFTING = "lifting_reason"  # in its event only
 
 
-_OF_REQUESTS = frozenset(Kind) - {Kind.LIFTING}
+OF_REQUESTS = frozenset(Kind) - {Kind.LIFTING}
 OF_FILERS = (Kind.REFERENCE, Kind.NOTE)
 _OF_EVENTS = frozenset(Kind) - set(OF_FILERS)
 
@@ -86,13 +86,13 @@ def requests_of(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> list[
     for text in connection.execute(query.order_by(_table.c.number)):
         fields = found.setdefault(text.request_number, {"is_redacted": False})
         fields["is_redacted"] |= text.text is None
-        if text.kind in _OF_REQUESTS:
+        if text.kind in OF_REQUESTS:
             fields[text.kind] = text.text or ""
     return [_with_texts(row, found.get(row.number, {})) for row in rows]
 
 
 def _with_texts(row: sa.Row[Any], found: Mapping[str, Any]) -> DeletionRequest:
-    fields = {"is_redacted": False} | {str(kind): "" for kind in _OF_REQUESTS} | dict(found)
+    fields = {"is_redacted": False} | {str(kind): "" for kind in OF_REQUESTS} | dict(found)
     if not row.is_held:
         fields[Kind.HOLD] = ""
     return request_of(row, fields)

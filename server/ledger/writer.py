@@ -45,7 +45,7 @@ class LedgerWriter:
     ) -> DeletionRequest:
         """Move a request to its next state; where it is already there, nothing changes.
 
-        recovering → verifying also excludes the target permanently, in the same transaction;
+        recovering → verifying also excludes the target permanently, in the same transaction, if it is not yet;
         the move to unlearning counts an attempt. `retryable` goes with failed, `result` and `outcome` with
         completed.
 
@@ -69,7 +69,8 @@ class LedgerWriter:
             changes: dict[str, Any] = {"retryable": retryable and to is Status.FAILED}
             if to is Status.UNLEARNING:
                 changes["attempts"] = request.attempts + 1
-            if (request.status, to) == (Status.RECOVERING, Status.VERIFYING):
+            is_committed = (request.status, to) == (Status.RECOVERING, Status.VERIFYING)
+            if is_committed and not statements.is_excluded(connection, request):
                 excluded = {"request_number": request_number(request.id), "at": now}
                 connection.execute(sa.insert(schema.exclusions).values(excluded))
             if result is not None:

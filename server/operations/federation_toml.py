@@ -7,7 +7,7 @@
     [service]          # the options of `flower-unlearn serve`
     address = "0.0.0.0:9100"
 
-    [run]              # the settings of docs/configuration.md
+    [run]              # the settings of docs/reference-settings.md
     rounds = 0
 
 It holds no secret: keys and passwords are named by their files.
@@ -29,7 +29,6 @@ from server.state_directory.files import SUPERLINK_DATABASE
 from unlearning.errors import ConfigurationError
 
 DEFAULT_PLACE = Path("/etc/flower-unlearning/federation.toml")
-VARIABLE = "FLOWER_UNLEARNING_FILE"
 _STANDS_ELSEWHERE = {"federation": "name", "state-dir": "state-dir", "certificate-key": "certificate-key"}
 """Settings of a run that are keys of the file itself, because more than the run reads them."""
 
@@ -61,7 +60,7 @@ class FederationFile:
     name: the federation's name in reports. config_dir: certificates, keys, secrets.
     certificate_key: signs certificates of deletion; none: they are unsigned.
     superlink: the [superlink.NAME] table of $FLWR_HOME/config.toml. app: the directory of an app of one's own.
-    service, run: its tables, by the names that a person types.
+    service, retention, run: its tables, by the names that a person types.
     """
 
     name: str = "main"
@@ -72,6 +71,7 @@ class FederationFile:
     superlink_database: AbsolutePath = SUPERLINK_DATABASE
     app: AbsolutePath | None = None
     service: dict[str, Any] = field(default_factory=dict)
+    retention: dict[str, Any] = field(default_factory=dict)
     run: dict[str, Any] = field(default_factory=dict)
 
     def run_settings(self) -> dict[str, ConfigValue]:
@@ -86,10 +86,15 @@ class FederationFile:
         state_dir, database = str(self.state_dir), str(self.superlink_database)
         ledger = {"ledger": self.run["ledger"]} if "ledger" in self.run else {}
         of_state = {"state_dir": state_dir, **ledger}
+        service, retention = (
+            {name.replace("-", "_"): value for name, value in table.items()}
+            for table in (self.service, self.retention)
+        )
         public = self.certificate_key.parent / PUBLIC_KEY if self.certificate_key is not None else None
         return {
             "console": {"public_key": str(public)} if public is not None and public.is_file() else {},
-            "serve": {**of_state, **{name.replace("-", "_"): value for name, value in self.service.items()}},
+            "serve": {**of_state, **service},
+            "prune": {**of_state, **retention},
             "check": {**of_state, "config_dir": str(self.config_dir), "superlink_database": database},
             "renew": {"authority": str(self.config_dir / "certificates")},
             "backup": of_state,

@@ -19,6 +19,7 @@ from packaging.version import Version
 
 from server.state_directory.ledger_address import FILE_VARIABLE, VARIABLE
 from strategies.installation import program
+from strategies.settings.groups import secrets_in
 from unlearning.errors import ConfigurationError, DeploymentError
 from unlearning.runtime.durable_files import give_all_to_owner
 
@@ -160,9 +161,6 @@ class FlowerControl:
         Raises:
             ConfigurationError: names each setting and the place for it.
         """
-        # Imported here because it needs PyTorch, which takes seconds; most commands do not.
-        from strategies.settings.run_config import secrets_in
-
         wrong = secrets_in({**app_settings(self.app_dir), **run_config})
         if wrong:
             raise ConfigurationError(wrong)

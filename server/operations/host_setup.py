@@ -142,7 +142,8 @@ def _session_settings(address: str, certificates: Path) -> str:
     A site that `setup` lets in has one of its authority anyway, in the role of a client.
     """
     return (
-        "# Sessions (docs/sessions.md): methods of many exchanges use them, and with the line below all rounds do.\n"
+        "# Sessions (docs/how-to-use-sessions.md): methods of many exchanges use them, and with the line below all "
+        "rounds do.\n"
         '#transport = "session"\n'
         f'session-address = "{address}:{SESSION_PORT}"\nsession-bind = "0.0.0.0:{SESSION_PORT}"\n'
         f'session-tls-ca = "{certificates / "ca.crt"}"\n'

@@ -4,10 +4,11 @@ The ledger is where everything meets, so its facts need no wiring in the ServerA
 died is seen by a round that does not come. Each scrape reads only what is new since the last one.
 
 The server is that of `prometheus_client`: a thread per connection, no TLS and no limit on connections. It belongs on
-loopback, or behind a proxy (docs/operations.md).
+loopback, or behind a proxy (docs/how-to-watch-with-metrics.md).
 """
 
 import json
+import math
 import socket
 import threading
 from collections import Counter
@@ -23,7 +24,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 from prometheus_client.registry import Collector
 
-from server.ledger import WAITING, ClientRecord, Ledger, LedgerUnavailable, RoundRecord
+from server.ledger import PRIVATE_TRAINING, WAITING, ClientRecord, Ledger, LedgerUnavailable, RoundRecord
+from server.ledger.records import RECHECK, RECHECKED
 from server.service.call_metrics import PREFIX
 from unlearning.errors import ConfigurationError
 from unlearning.requests import OPEN_STATUSES, Outcome, Status
@@ -64,6 +66,8 @@ class LedgerCollector(Collector):
         self._turn = threading.Lock()
         self._last_round: RoundRecord | None = None
         self._by_kind: Counter[str] = Counter()
+        self._looked_until = 0
+        self._rechecked: dict[str, str] = {}
         self._sums: dict[str, float] = dict.fromkeys(_SUMS, 0.0)
 
     def collect(self) -> Iterable[Metric]:
@@ -73,8 +77,10 @@ class LedgerCollector(Collector):
                 metrics = [
                     *self._clients(),
                     self._waiting(),
+                    *self._privacy(),
                     *self._round_metrics(),
                     *self._request_metrics(),
+                    self._recheck_metric(),
                 ]
             is_up = 1
         except LedgerUnavailable as exc:
@@ -107,6 +113,15 @@ class LedgerCollector(Collector):
             found.add_metric([client], max(0.0, (self._now() - since).total_seconds()))
         return found
 
+    def _privacy(self) -> Iterator[Metric]:
+        if found := self._ledger.facts().get(PRIVATE_TRAINING):
+            used = math.inf if found["epsilon"] is None else found["epsilon"]
+            yield gauge("privacy_epsilon", "epsilon of private training so far, for one client", used)
+            yield gauge("privacy_delta", "delta at which epsilon is counted", found["delta"])
+            yield gauge(
+                "privacy_budget", "the largest epsilon of private training, 0 for none", found["budget"]
+            )
+
     def _round_metrics(self) -> Iterator[Metric]:
         for record in self._ledger.all_rounds(after=self._last_round.sequence if self._last_round else 0):
             self._last_round = record
@@ -134,16 +149,28 @@ class LedgerCollector(Collector):
             ):
                 yield gauge(f"round_{name}", text, len(last.metrics.get(name, ())))
 
+    def _recheck_metric(self) -> Metric:
+        newest = self._ledger.events.last_sequence()
+        for event in self._ledger.events.of_kind(RECHECKED, after=self._looked_until):
+            self._rechecked[event.request_id] = str(event.detail[RECHECK].get("now") or "not measured")
+        self._looked_until = newest
+        text = "completed requests whose last recheck reopened nothing, by what the attacks said"
+        found = labelled_gauge("rechecks", text, "effect")
+        counts = Counter({"reduced": 0, "not shown": 0, "not measured": 0})
+        counts.update(self._rechecked.values())
+        for effect, number in sorted(counts.items()):
+            found.add_metric([effect], number)
+        return found
+
     def _request_metrics(self) -> list[Metric]:
-        counts = self._ledger.requests.status_counts()
+        counts, since = self._ledger.requests.status_counts(), self._ledger.requests.oldest_open()
         count = labelled_gauge("requests", "deletion requests, by state", "state")
         oldest = labelled_gauge("oldest_request_seconds", "age of the oldest request in this state", "state")
         now = self._now()
         for status in Status:
-            number, since = counts.get(status, (0, now))
-            count.add_metric([status], number)
+            count.add_metric([status], counts.get(status, 0))
             if status in OPEN_STATUSES:
-                oldest.add_metric([status], max(0.0, (now - since).total_seconds()))
+                oldest.add_metric([status], max(0.0, (now - since.get(status, now)).total_seconds()))
         shown = labelled_gauge(
             "deletions", "completed requests, by what was shown of the deletion", "outcome"
         )

@@ -48,7 +48,9 @@ def renew(path: Path, authority: Path, *, addresses: Sequence[str] = (), now: da
         raise ConfigurationError([f"{authority / 'ca.key'} is not the key of {authority / 'ca.crt'}."])
     if old in issuers:
         raise ConfigurationError(
-            [f"{path} is the authority's own: docs/operations.md says how it is exchanged."]
+            [
+                f"{path} is the authority's own: docs/how-to-renew-certificates-and-keys.md says how it is exchanged."
+            ]
         )
     # Otherwise a caller could write any name and role into a certificate, and have it signed here.
     if not any(is_issued_by(old, issuer) for issuer in issuers):

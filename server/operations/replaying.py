@@ -3,7 +3,8 @@
 The ledger that is replaced says what was filed and carried out since the backup. Requests that have led to a deletion,
 or were answered by one, come in the order in which that was so, then those that were open. Each is filed by its filer,
 under the same key, with the same day of receipt, so doing it twice changes nothing. What ended without a deletion is
-listed and not filed again.
+listed and not filed again. Approvals are carried over and say so; where too few are known, the request waits for a
+decision. Where that ledger is lost, certificates say what it knew (`server.operations.certified_deletions`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,7 +14,7 @@ from datetime import datetime
 
 from server.ledger import Ledger, NewRequest
 from server.ledger.records import APPROVED
-from unlearning.errors import IllegalMove, RequestError
+from unlearning.errors import IllegalMove, RequestError, RequestNotFound
 from unlearning.gdpr import Particulars
 from unlearning.requests import OPEN_STATUSES, DeletionRequest, Status
 
@@ -88,16 +89,21 @@ def _lost(ledger: Ledger, request: DeletionRequest, is_done: bool, approved_by: 
 
 
 def file_again(ledger: Ledger, lost: Iterable[Lost], *, now: datetime) -> dict[str, str]:
-    """File what was lost in the restored ledger, or let it go on there; return the numbers, by those of before."""
+    """File what was lost in the restored ledger, or let it go on there; return the numbers, by those of before.
+
+    Samples whose ids are not known here are left out: a person has to file these.
+    """
     numbers = {}
     for one in lost:
         new, decisions = one.new, ledger.decisions
-        known = ledger.requests.find(new.idempotency_key, new.submitted_by, new.submitted_role)
+        known = _known(ledger, one)
+        if known is None and new.target.num_samples and not new.target.sample_ids:
+            continue
         request = known or ledger.requests.submit(new, now=max(now, one.filed_at))
         numbers[one.request_id] = request.id
         for name in one.approved_by:
             with suppress(RequestError):  # it is decided
-                decisions.accept(request.id, by=name, now=now)
+                decisions.accept(request.id, by=name, now=now, earlier=one.request_id)
         with suppress(RequestError):  # it is done already, or cannot be done again; the list has it
             if known is not None and request.status is Status.FAILED:
                 decisions.retry(request.id, by=BY, now=now)
@@ -110,3 +116,16 @@ def file_again(ledger: Ledger, lost: Iterable[Lost], *, now: datetime) -> dict[s
             with suppress(RequestError):  # the deadline has passed
                 decisions.extend(request.id, days=one.extended_days, reason=reason, by=BY, now=now)
     return numbers
+
+
+def _known(ledger: Ledger, one: Lost) -> DeletionRequest | None:
+    """Return the request in the restored ledger: by its filer's key, or by its number where it is the same one."""
+    new = one.new
+    if found := ledger.requests.find(new.idempotency_key, new.submitted_by, new.submitted_role):
+        return found
+    with suppress(RequestNotFound):
+        request = ledger.requests.get(one.request_id)
+        is_same = request.target.without_ids() == new.target.without_ids()
+        if is_same and request.created_at.replace(microsecond=0) == one.filed_at.replace(microsecond=0):
+            return request
+    return None

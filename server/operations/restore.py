@@ -15,15 +15,16 @@ While restoring.json is there, no ServerApp, deletion service or backup starts o
 import errno
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
 import sqlalchemy as sa
 
-from server.ledger import Ledger, LedgerUnavailable
+from server.certificate.keys import load_public_key
+from server.ledger import PRIVATE_TRAINING, Ledger, LedgerUnavailable
 from server.operations.backup import (
     DUMPS,
     STATE,
@@ -35,8 +36,10 @@ from server.operations.backup import (
     read_verified,
     run_postgresql,
 )
+from server.operations.certified_deletions import Certified, read_certified, unknown_to
 from server.operations.replaying import Lost, file_again, lost_since
-from server.state_directory.files import REPLACED, RESTORE_JOURNAL, RESTORING, UNDONE_FILE
+from server.state_directory.files import REPLACED, RESTORE_JOURNAL, RESTORING, SUBJECT_KEY, UNDONE_FILE
+from server.state_directory.subject_key import read_subject_keys
 from unlearning.errors import BackupError
 from unlearning.requests import Status
 from unlearning.runtime.durable_files import copy_private, make_private, sync_directory, write_atomically
@@ -49,7 +52,8 @@ class Restore:
 
     made_at, event_sequence: of the backup. ledger: its kind. compared: whether there was a ledger to compare with.
     undone: the deletions, and the requests, that the federation will no longer know of, one sentence each.
-    lost: those of them that are filed again.
+    lost: those of them that are filed again. certified: deletions that certificates show which were kept elsewhere.
+    filed_again: the new numbers, by those of before; by_hand: what could not be filed, one sentence each.
     aside: the directory in the state directory for what was there. is_aside: whether all of it is there.
     token: of the newest fence so far.
     """
@@ -62,37 +66,60 @@ class Restore:
     undone: tuple[str, ...]
     compared: bool
     lost: tuple[Lost, ...] = ()
+    certified: tuple[Certified, ...] = ()
+    filed_again: Mapping[str, str] = field(default_factory=dict)
+    by_hand: tuple[str, ...] = ()
     is_aside: bool = False
 
 
 def restore(
-    directory: Path, *, state_dir: Path, ledger_url: str, now: datetime, force: bool = False
+    directory: Path,
+    *,
+    state_dir: Path,
+    ledger_url: str,
+    now: datetime,
+    force: bool = False,
+    certificates: Path | None = None,
+    public_key: Path | None = None,
 ) -> Restore:
     """Put the backup in `directory` in the place of the federation in `state_dir`; all services are stopped.
 
     What was there is moved aside, not erased. A ServerApp that still runs is fenced off. A restore that was broken
     off is finished instead.
+    certificates: a file or folder of certificates that were kept elsewhere; what they show and neither the backup nor
+        the present ledger knows is filed again. public_key: the file of the key that must have signed them.
 
     Raises:
-        BackupError: the backup is damaged, of another kind of database, or going back would undo something
-            and `force` is not given.
+        BackupError: the backup is damaged, of another kind of database, going back would undo something
+            and `force` is not given, or there are no `certificates` where they should be.
+        CertificateError: `public_key` holds no key.
         LedgerUnavailable: the present ledger cannot be read, and `force` is not given.
     """
     directory, state_dir, url = absolute(directory, state_dir, ledger_url)
     begun = broken_off_restore(state_dir)
     if begun is None:
-        begun = _prepare(directory, state_dir, url, now=now, force=force)
+        certified = _certified(directory, certificates, public_key)
+        begun = replace(_prepare(directory, state_dir, url, now=now, force=force), certified=certified)
         _write_journal(state_dir, begun)
     _refuse_other_kind(url, begun.ledger)
     try:
-        _finish(state_dir, url, begun, now=now)
+        return _finish(state_dir, url, begun, now=now)
     except OSError as exc:
         raise BackupError(
             f"The restore was broken off: {exc}. Mend the cause and give the same command again, which goes on; until "
             f"then nothing starts on {state_dir} ({RESTORE_JOURNAL}). What was there before is in {begun.aside}.",
             code="broken-off",
         ) from exc
-    return begun
+
+
+def _certified(directory: Path, certificates: Path | None, public_key: Path | None) -> tuple[Certified, ...]:
+    if certificates is None:
+        return ()
+    saved = directory / STATE / SUBJECT_KEY
+    keys = read_subject_keys(saved) if saved.is_file() else None
+    return read_certified(
+        certificates, keys=keys, public_key=None if public_key is None else load_public_key(public_key)
+    )
 
 
 def broken_off_restore(state_dir: Path) -> Restore | None:
@@ -204,8 +231,8 @@ def _write_journal(state_dir: Path, begun: Restore) -> None:
     write_atomically(state_dir / RESTORE_JOURNAL, json.dumps(to_plain(begun), indent=1).encode())
 
 
-def _finish(state_dir: Path, url: sa.URL, begun: Restore, *, now: datetime) -> None:
-    """Carry out what the journal says; every step of it can be done again."""
+def _finish(state_dir: Path, url: sa.URL, begun: Restore, *, now: datetime) -> Restore:
+    """Carry out what the journal says, and say what was done; every step of it can be done again."""
     if not begun.is_aside:
         _move_aside(state_dir, url, state_dir / begun.aside)
         _write_journal(state_dir, replace(begun, is_aside=True))
@@ -217,15 +244,37 @@ def _finish(state_dir: Path, url: sa.URL, begun: Restore, *, now: datetime) -> N
         _put_ledger(dump, url)
     with closing(open_ledger(url)) as ledger:
         # Tokens that were handed out after the backup must stay worthless.
-        while ledger.acquire_fence("restore", now=now) <= begun.token:
+        while (token := ledger.acquire_fence("restore", now=now)) <= begun.token:
             pass
-        again = file_again(ledger, begun.lost, now=now)
-    if begun.undone:
-        text = {"restored_at": now.isoformat(), "undone": begun.undone, "filed_again": again}
-        write_atomically(state_dir / UNDONE_FILE, json.dumps(text, indent=1).encode())
+        _mark_rounds_lost(ledger, token, now)
+        done = _file_again(ledger, begun, now=now)
+    if done.undone:
+        said = {name: getattr(done, name) for name in ("undone", "filed_again", "by_hand")}
+        text = json.dumps({"restored_at": now.isoformat(), **said}, indent=1)
+        write_atomically(state_dir / UNDONE_FILE, text.encode())
     shutil.rmtree(staged, ignore_errors=True)
     (state_dir / RESTORE_JOURNAL).unlink()
     sync_directory(state_dir)
+    return done
+
+
+def _mark_rounds_lost(ledger: Ledger, token: int, now: datetime) -> None:
+    """Note that rounds of private training since the backup are not counted any more."""
+    if known := ledger.facts().get(PRIVATE_TRAINING):
+        ledger.live(token, lambda: now).set_facts({PRIVATE_TRAINING: {**known, "is_restored": True}})
+
+
+def _file_again(ledger: Ledger, begun: Restore, *, now: datetime) -> Restore:
+    """File what was lost again: what certificates show and no ledger knows came first."""
+    known = {one.request_id for one in begun.lost}
+    certified = [one for one in unknown_to(ledger, begun.certified) if one.lost.request_id not in known]
+    again = file_again(ledger, (*(one.lost for one in certified), *begun.lost), now=now)
+    return replace(
+        begun,
+        undone=(*begun.undone, *(one.sentence for one in certified)),
+        filed_again=again,
+        by_hand=tuple(one.sentence for one in certified if one.lost.request_id not in again),
+    )
 
 
 def _move_aside(state_dir: Path, url: sa.URL, aside: Path) -> None:

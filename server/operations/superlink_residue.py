@@ -6,7 +6,7 @@ and updates of a forgotten client outlive the deletion. `erase_residue` rewrites
 the log, while the SuperLink runs; the supervisor does it at its first look after a completion.
 
 Messages that were not fetched yet are no residue and stay. Blocks that the file system gives back are not
-overwritten, and swap is not looked at (docs/operations.md).
+overwritten, and swap is not looked at (docs/reference-ports-and-files.md).
 """
 
 import json

@@ -19,12 +19,14 @@ from itertools import takewhile
 from pathlib import Path
 
 from server.ledger import Ledger, LedgerUnavailable
-from server.operations.checklist.applied import APPLY, unapplied
+from server.operations.checklist.applied import APPLY
 from server.operations.federation_toml import read_federation_file
 from server.operations.flower_control import FlowerControl, Run
 from server.operations.logs import log_to_stderr
-from server.operations.starting import Submission, app_directory
+from server.operations.starting import Submission
 from server.operations.superlink_residue import erase_after_deletions
+from server.operations.work_process import WorkProcess
+from server.state_directory.files import SETTINGS_FILE
 from server.state_directory.ledger_address import asked_ledger
 from unlearning.errors import ConfigurationError, DeploymentError
 from unlearning.runtime.growing_pause import GrowingPause
@@ -166,6 +168,29 @@ class Supervisor:
             self._said = text
 
 
+class Unapplied:
+    """Says which settings differ between the file at `path` and the newest run; looks again when one has changed."""
+
+    def __init__(self, path: Path, work: WorkProcess) -> None:
+        self._path, self._work = path, work
+        self._seen: tuple[bytes, ...] = ()
+        self._found: Sequence[str] = ()
+
+    def __call__(self) -> Sequence[str]:
+        """Return the differences.
+
+        Raises:
+            ConfigurationError: the file cannot be used.
+        """
+        file = read_federation_file(self._path)
+        places = (self._path, file.state_dir / SETTINGS_FILE, (file.app or file.state_dir) / "pyproject.toml")
+        seen = tuple(path.read_bytes() if path.is_file() else b"" for path in places)
+        if seen != self._seen:
+            self._seen, self._found = seen, ()  # what cannot be used is said once, too
+            self._found = self._work.run("server.operations.checklist.applied:unapplied", file)
+        return self._found
+
+
 def supervise(path: Path, *, pause: GrowingPause, poll_s: float) -> None:
     """Submit the run of the file at `path` and again whenever it ends in failure, until SIGTERM or Ctrl-C.
 
@@ -177,7 +202,9 @@ def supervise(path: Path, *, pause: GrowingPause, poll_s: float) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    submission = Submission(file, FlowerControl(app_directory(file), file.superlink))
+    work = WorkProcess(idle_s=poll_s / 2)
+    app_dir = work.run("server.operations.starting:app_directory", file)
+    submission = Submission(file, FlowerControl(app_dir, file.superlink))
     with closing(Ledger.open(asked_ledger(str(file.run.get("ledger", "")), file.state_dir))) as ledger:
         erase = partial(erase_after_deletions, file.superlink_database, file.state_dir, ledger)
         Supervisor(
@@ -185,5 +212,6 @@ def supervise(path: Path, *, pause: GrowingPause, poll_s: float) -> None:
             pause=pause,
             poll_s=poll_s,
             erase_residue=erase,
-            unapplied=lambda: unapplied(read_federation_file(path)),
+            unapplied=Unapplied(path, work),
         ).run(stop)
+    work.close()

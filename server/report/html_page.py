@@ -11,9 +11,10 @@ from markupsafe import Markup
 
 from server.report import words
 from server.report.plots import attack_plot, score_plot
+from server.report.rechecks import BEGIN, END, section
 from server.report.report_data import ReportData
 from server.report.templating import environment, style
-from unlearning.verification.attack_result import AttackFigure
+from unlearning.verification.figures import AttackFigure
 
 
 def render_page(data: ReportData) -> str:
@@ -28,6 +29,7 @@ def render_page(data: ReportData) -> str:
         # our own plots; any text in them was escaped by the plotting library
         plots={name: Markup(svg) for name, svg in plots.items()},
         style=Markup(style()),
+        rechecks=Markup(BEGIN) + section(()) + Markup(END),
         pairs=_pairs,
         listing=_listing,
     )

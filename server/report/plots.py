@@ -21,8 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from server.report.report_data import ReportData
-from unlearning.verification.measurement import Measurement
-from unlearning.verification.standard_attacks import CONFIDENCE, YEOM
+from unlearning.verification.figures import CONFIDENCE, YEOM, Measurement
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 PAGE_COLOURS = {
@@ -89,6 +88,38 @@ def rounds_plot(
             axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
         _decorate(axes)
         return _svg(figure, name, f"{label} over rounds {rounds[0][0]} to {rounds[-1][0]}")
+
+
+@lru_cache(maxsize=8)
+def recheck_plot(
+    points: tuple[tuple[int, tuple[tuple[str, float], ...]], ...],
+    before: tuple[tuple[str, float], ...],
+    labels: tuple[tuple[str, str], ...],
+) -> str:
+    """Draw what rechecks measured over the rounds since the completion, with the levels `before`; empty without one.
+
+    points: rounds, and the values by name of `labels`, the first at the completion.
+    """
+    if len(points) < 2:
+        return ""
+    original = dict(before)
+    looks = zip(labels, (ORANGE, PURPLE, BLUE), "soD", strict=True)
+    with _style():
+        figure = Figure(figsize=(9.0, 2.6), layout="constrained")
+        axes = figure.subplots()
+        for (name, label), colour, marker in looks:
+            drawn = [(at, dict(values)[name]) for at, values in points if name in dict(values)]
+            if not drawn:
+                continue
+            axes.plot(*zip(*drawn, strict=True), color=colour, marker=marker, label=label)
+            if name in original:
+                axes.axhline(original[name], color=colour, linestyle="--", linewidth=1.0)
+        axes.set_ylim(-0.03, 1.03)
+        axes.xaxis.set_major_locator(MaxNLocator(MAX_LABELS, integer=True))
+        axes.set_xlabel("rounds since the completion; dashed: before the deletion")
+        axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(-0.02, 1.0), borderpad=0)
+        _decorate(axes)
+        return _svg(figure, "rechecks", "what was forgotten, over the rounds since the completion")
 
 
 Stages = tuple[tuple[str, int], ...]

@@ -1,4 +1,4 @@
-"""What a deletion report holds. `ReportData.to_json()` is documented field by field in docs/report.md.
+"""What a deletion report holds. `ReportData.to_json()` is documented field by field in docs/reference-report.md.
 
 Everything here is a fact that the ledger, the checkpoint or a measurement knows; None or an empty text
 means unknown and is shown as such. Times are ISO 8601 in UTC, durations seconds, sizes bytes.
@@ -15,7 +15,8 @@ from unlearning.outcomes import Guarantee
 from unlearning.requests import DeletionRequest, Outcome, facts_of
 from unlearning.runtime.json_codec import to_plain
 from unlearning.runtime.peak_memory import PeakMemory
-from unlearning.verification.measurement import Measurement, Stage
+from unlearning.verification.difference.holders import Holder
+from unlearning.verification.figures import Measurement, Stage
 from unlearning.verification.verdict import Verdict, outcome_of, verdict
 
 SCHEMA_VERSION = 1
@@ -134,6 +135,7 @@ class ReportData:
     measuring: what the measurements of this report cost.
     is_exact: whether the model after unlearning was trained without the forgotten data.
     guarantee: what is proven of the released model.
+    reveals: what the deletion itself tells each of those who saw a part of it.
     not_measured: what this report cannot say and why, beside what each measurement names itself.
     """
 
@@ -150,6 +152,7 @@ class ReportData:
     measurements: tuple[Measurement, ...] = ()
     is_exact: bool = False
     guarantee: Guarantee | None = None
+    reveals: tuple[Holder, ...] = ()
     events: tuple[ReportEvent, ...] = ()
     stop_rule: str = ""
     exclusions_note: str = ""

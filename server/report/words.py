@@ -12,10 +12,19 @@ from typing import Any
 from server.report.report_data import ReportData
 from unlearning.gdpr import Ground
 from unlearning.outcomes import describe
-from unlearning.verification.discrimination import Estimate
-from unlearning.verification.measurement import CONFIDENCE_POWER, Measurement, SetName
-from unlearning.verification.optional_attacks import LEARNT_MIA_U
-from unlearning.verification.standard_attacks import CONFIDENCE, MIA_U, YEOM
+from unlearning.verification.difference.holders import Answer
+from unlearning.verification.figures import (
+    CONFIDENCE,
+    CONFIDENCE_POWER,
+    FALL_OF_CONFIDENCE,
+    LEARNT_MIA_U,
+    MIA_U,
+    RISE_OF_LOSS,
+    YEOM,
+    Estimate,
+    Measurement,
+    SetName,
+)
 from unlearning.verification.thresholds import CONFIDENCE_THRESHOLD, CORRECTNESS, ENTROPY, MODIFIED_ENTROPY
 
 MISSING = "not measured"
@@ -37,6 +46,8 @@ FIGURE_NAMES = {
     ENTROPY: "Entropy, one threshold per class",
     MODIFIED_ENTROPY: "Modified entropy, one threshold per class",
     MIA_U: "Change from the model before (MIA-U, distance)",
+    RISE_OF_LOSS: "Change, rise of the loss",
+    FALL_OF_CONFIDENCE: "Change, fall of the confidence",
     **{name: f"Change, learnt (MIA-U, {construction})" for construction, name in LEARNT_MIA_U.items()},
 }
 STAGE_NAMES = {"before": "before", "unlearned": "after unlearning", "recovery": "after recovery"}
@@ -144,7 +155,7 @@ def describe_request(data: ReportData) -> str:
     done = f" It was carried out on {moment(data.written_at)}" if data.written_at else " It was carried out"
     return (
         f"The request reached you on {day(request.received_on or request.created_at)}{ground}.{deadline_}{done} for "
-        f"{_records(request.target)} in the federation {data.federation.name}; "
+        f"{records(request.target)} in the federation {data.federation.name}; "
         f"{request.submitted_by or 'an unknown person'} filed it on {moment(request.created_at)}."
     )
 
@@ -176,8 +187,9 @@ def _recovery(data: ReportData) -> str:
     score, target = after.score("test") if after else None, recovery.target_score
     if score is not None and target is not None and score >= target:
         return (
-            f"The model still does its work: its {data.federation.score_name} on test data is {share(score)}, and "
-            f"{share(target)} is required. So it needed no repair by recovery rounds."
+            f"The model still does its work: its {data.federation.score_name} on test data is "
+            f"{_in_hundred(score, data)}, and {_in_hundred(target, data)} is required. So it needed no repair by "
+            "recovery rounds."
         )
     return "No recovery round followed." + (f" Reason: {reason}." if reason else "")
 
@@ -222,7 +234,13 @@ def _share_sentences(attack: str, before: Measurement | None, after: Measurement
             f"{high}\u202f%."
         )
     if power is not None:
-        yield f"Where the truth is known, {name} is right in {round(100 * power)} of 100 cases."
+        yield f"Where the truth is known, {name} is right in {round(100 * power)} of 100 cases ({share(power)})."
+
+
+def _in_hundred(score: float, data: ReportData) -> str:
+    """Return `96.7 % (97 of 100)` where the score is a share of records, else the first only."""
+    is_count = data.federation.score_name.endswith("accuracy")
+    return share(score) + (f" ({round(100 * score)} of 100)" if is_count else "")
 
 
 def _is_guessing(power: float | None) -> bool:
@@ -239,7 +257,7 @@ def _earlier(value: float | None) -> str:
     return "" if value is None else f", {share(value)} before"
 
 
-def _records(target: str) -> str:
+def records(target: str) -> str:
     """Return a target in the words of its readers: `5 records of client 3`."""
     return re.sub(r"^([\d,]+) sample(s?) of ", r"\1 record\2 of ", target)
 
@@ -253,6 +271,12 @@ def interval(estimate: Estimate | None, *, as_share: bool) -> str:
         for number in (estimate.value, estimate.low, estimate.high)
     )
     return f"{value}{chr(0x202F) + '%' if as_share else ''} ({low} to {high})"
+
+
+def basis(answer: Answer) -> str:
+    """Return what an answer on a deletion's traces rests on: `Measured: AUC 0.612 (0.570 to 0.655)`, `Derived`."""
+    said = answer.basis.capitalize()
+    return said if answer.auc is None else f"{said}: AUC {interval(answer.auc, as_share=False)}"
 
 
 def flops(value: float | None) -> str:

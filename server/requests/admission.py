@@ -12,9 +12,10 @@ from logging import getLogger
 from typing import Any
 from uuid import uuid4
 
-from server.ledger import APPROVAL, FEDERATION, UNBOUNDED, Allowance, Ledger, NewRequest
+from server.ledger import FEDERATION, UNBOUNDED, Allowance, Ledger, NewRequest
 from server.requests.privacy_budget import check_budget
-from server.requests.recommending import recommend, safest_first, shown_here, waits_for
+from server.requests.recommending import own_comparisons, recommend, safest_first, shown_here, waits_for
+from server.requests.training_privacy import check_covered
 from unlearning.errors import InvalidRequest, RequestError, UnknownClient
 from unlearning.gdpr import check_reason
 from unlearning.methods.eligibility import FederationProfile, check_eligible
@@ -67,10 +68,10 @@ def admit(
     method, complete = _resolve(target, new.method, new.parameters, by_operator=by_operator)
     approvals = 0
     if known is None:
-        _check_client(ledger, target)
+        check_client(ledger, target)
         if not ledger.answers(target):
-            _check_eligible(ledger, target, method, complete)
-            approvals = approvals_needed(ledger)
+            _check_eligible(ledger, target, federation_of(ledger), method, complete)
+            approvals = ledger.approvals_needed()
     complete_request = replace(
         new,
         target=target,
@@ -95,11 +96,6 @@ def admit(
     return filed
 
 
-def approvals_needed(ledger: Ledger) -> int:
-    """Return how many people must accept a request that is filed now, before it begins."""
-    return int(ledger.facts().get(APPROVAL, 0))
-
-
 def check_admissible(
     ledger: Ledger, target: Target, *, method: str, parameters: Mapping[str, Any]
 ) -> Mapping[str, Any]:
@@ -111,9 +107,25 @@ def check_admissible(
         UnsupportedRequest: the method does not work at this granularity, or not in this federation.
         UnknownClient: the federation has no such client.
     """
+    check_client(ledger, target)
+    return check_served(ledger, target, federation_of(ledger), method=method, parameters=parameters)
+
+
+def check_served(
+    ledger: Ledger,
+    target: Target,
+    federation: FederationProfile | None,
+    *,
+    method: str,
+    parameters: Mapping[str, Any],
+) -> Mapping[str, Any]:
+    """Do what `check_admissible` does for a client that is known, and a federation that was read already.
+
+    Raises:
+        InvalidRequest, UnknownMethod, UnsupportedRequest: as there.
+    """
     found, complete = _resolve(target, method, parameters, by_operator=True)  # its filer was checked then
-    _check_client(ledger, target)
-    _check_eligible(ledger, target, found, complete)
+    _check_eligible(ledger, target, federation, found, complete)
     return complete
 
 
@@ -150,25 +162,27 @@ def _with_method(
         )
     if known is not None:
         return replace(new, method=known.method, parameters=known.parameters)
-    _check_client(ledger, target)
+    check_client(ledger, target)
     if answering := ledger.answers(target):
         why = f"All of it was forgotten by {' and '.join(answering)}."
         return replace(new, method=ledger.requests.get(answering[-1]).method, why=why)
     online = {record.client_id for record in ledger.clients() if record.online}
+    federation = federation_of(ledger)
 
     def is_admissible(name: str) -> bool:
         try:
-            check_admissible(ledger, target, method=name, parameters={})
+            check_served(ledger, target, federation, method=name, parameters={})
         except RequestError:
             return False
         return True
 
     advised = recommend(
         target.granularity,
-        federation_of(ledger),
+        federation,
         is_admissible=is_admissible,
         absent_for=lambda name: waits_for(method_named(name), target, online),
         here=shown_here(ledger, target.granularity),
+        own=own_comparisons(ledger),
     )
     if not advised.method:
         check_admissible(ledger, target, method=safest_first()[0], parameters={})  # says what is in the way
@@ -185,7 +199,12 @@ def _check_ids(target: Target) -> None:
         )
 
 
-def _check_client(ledger: Ledger, target: Target) -> None:
+def check_client(ledger: Ledger, target: Target) -> None:
+    """Refuse a target whose client the federation does not have, or of a federation that has not started.
+
+    Raises:
+        UnknownClient: so it is.
+    """
     if target.client_id is not None and ledger.has_client(target.client_id):
         return
     known = [client.client_id for client in ledger.clients()]
@@ -201,15 +220,21 @@ def _check_client(ledger: Ledger, target: Target) -> None:
         )
 
 
-def _check_eligible(ledger: Ledger, target: Target, method: Method, parameters: Mapping[str, Any]) -> None:
+def _check_eligible(
+    ledger: Ledger,
+    target: Target,
+    federation: FederationProfile | None,
+    method: Method,
+    parameters: Mapping[str, Any],
+) -> None:
     """Refuse what this federation cannot serve; one that has not said what it is checks that when it starts."""
-    federation = federation_of(ledger)
     if federation is None:
         return
     prepared = preparations(federation.prepare)
     named = _name_samples(ledger, target, prepared.values())
     check_eligible(method, named, federation, prepared)
     check_budget(ledger, target, method, parameters)
+    check_covered(ledger, method)
 
 
 def _name_samples(ledger: Ledger, target: Target, prepared: Iterable[Preparation]) -> Target:

@@ -1,80 +1,125 @@
 """What a plan says (`flower-unlearn plan`), and the committed comparisons of which it quotes the nearest.
 
-`comparisons.json` is made from the rows of docs/results by `python -m benchmarks.choosing`, which also makes the page
-docs/choosing.md; a test compares the three. How a plan is worked out: `server.requests.planning`; which method it
-recommends: `server.requests.recommending`.
+`comparisons.json` is made from the rows of docs/results by `python -m benchmarks.choosing`, which also makes
+docs/explanation-choosing-a-method.md and docs/results/distances.md; a test compares them. How a plan is worked out:
+`server.requests.planning`; which method it recommends: `server.requests.recommending`.
 """
 
 import json
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from unlearning.requests import Granularity
+from unlearning.requests import Granularity, Target
 from unlearning.runtime.json_codec import from_plain
+from unlearning.verification.difference.holders import Holder
 
 _SHOWN = 20  # of the ids that a client does not have
 FILE = Path(__file__).with_name("comparisons.json")
-_CLEAR = 2.0  # standard errors of a difference, beyond which it is no accident of three seeds
+NOTHING = "nothing"
+"""The model as it was, among the names in `Figures.nearer_than`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """One method in one comparison, means over seeds.
 
-    distance: to Retrain of the same seed, the largest of those of test, retained and forget accuracy, in points.
-    error: its standard error over seeds; None of fewer than two.
+    distance: to Retrain of its own kind and the same seed, the largest of those of test, retained and forget accuracy,
+        in points.
+    spread: its standard deviation over seeds; None of fewer than two.
     bytes, seconds: of unlearning and recovery together. failed: how many seeds have no figures, for the method failed.
+    nearer_than: the others of the comparison that it ended nearer to retraining than, by more than chance explains
+        (`benchmarks.bench.comparing`); `NOTHING` is the model as it was.
     """
 
     distance: float
     bytes: float
     seconds: float
     failed: int = 0
-    error: float | None = None
+    spread: float | None = None
+    nearer_than: tuple[str, ...] = ()
 
-    def is_clearly_nearer_than(self, other: "Figures") -> bool:
-        """Return whether it ends nearer to retraining by more than chance explains."""
-        if self.error is None or other.error is None:
-            return False
-        return other.distance - self.distance > _CLEAR * math.hypot(self.error, other.error)
-
-    def is_further_than(self, other: "Figures") -> bool:
-        """Return whether it ends further from retraining, in the decimals that people are shown."""
-        return round(self.distance, 1) > round(other.distance, 1)
+    @property
+    def text(self) -> str:
+        """The distance, with its spread where there is one."""
+        return f"{self.distance:.1f}" + ("" if self.spread is None else f" ± {self.spread:.1f}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Methods that forgot the same in the same federation.
 
-    title: for people, such as "CIFAR-10, CNN, IID, one client". page: of docs/results.
-    nothing: the model as it was, `bytes` and `seconds` of its training; retrain: the same of retraining.
+    title: for people, such as "CIFAR-10, CNN, IID, one client". page: of docs/results; empty for the user's own runs.
+    input_dimensions: of one input, 3 for pictures and 1 for rows of a table or counts of words.
+    made_on: the days of the runs, in ISO 8601. nothing: the model as it was, `bytes` and `seconds` of its training;
+    retrain: the same of retraining.
     """
 
     title: str
     page: str
     granularity: Granularity
     num_parameters: int
+    input_dimensions: int = 3
+    num_seeds: int = 0
+    made_on: str = ""
     nothing: Figures
     retrain: Figures
     methods: Mapping[str, Figures]
+
+    def is_nearer(self, first: str, second: str) -> bool:
+        """Return whether one of `methods`, or `NOTHING`, ended nearer to retraining than one, by more than chance."""
+        found = self.nothing if first == NOTHING else self.methods[first]
+        return second in found.nearer_than
+
+    def rank(self, name: str) -> tuple[int, int]:
+        """Return the places, from 1, that a method can have as far as the seeds tell.
+
+        Source: Mogstad, Romano, Shaikh, Wilhelm, Inference for Ranks, Review of Economic Studies 91(1), 2024.
+        """
+        others = [other for other in self.methods if other != name]
+        nearer = sum(self.is_nearer(other, name) for other in others)
+        further = sum(self.is_nearer(name, other) for other in others)
+        return 1 + nearer, len(self.methods) - further
+
+    @property
+    def front(self) -> list[str]:
+        """The methods that none ended nearer than, by name; all of them where the seeds tell none apart."""
+        return [name for name in self.methods if self.rank(name)[0] == 1]
+
+    @property
+    def ranking(self) -> str:
+        """What the seeds tell of an order, in a sentence."""
+        if len(self.front) == len(self.methods):
+            return f"No method is better than another here: {self.source}."
+        return f"Not told apart from the nearest to retraining: {', '.join(self.front)} ({self.source})."
+
+    @property
+    def source(self) -> str:
+        """Where the figures come from, with the number of seeds: the title, or of own runs their date."""
+        seeds = f"{self.num_seeds} seed{'' if self.num_seeds == 1 else 's'}"
+        return f"{self.title if self.page else f'your own runs of {self.made_on}'}, {seeds}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedDistance:
     """How a method did in one comparison.
 
-    distance, nothing: in points, of the method and of the model as it was (`Figures.distance`).
+    distance, spread, nothing: in points, of the method and of the model as it was (`Figures`).
     is_worse: whether it ended further off than that; None where the two differ by no more than chance.
+    rank: the places that it can have, of `num_ranked` methods. ranks: all that it can have over the measured data sets.
+    source: `Comparison.source`. is_own: whether it is of the user's own runs.
     """
 
-    title: str
     distance: float
+    spread: float | None
     nothing: float
     is_worse: bool | None
+    rank: tuple[int, int]
+    num_ranked: int
+    ranks: str = ""
+    source: str
+    is_own: bool = False
 
     @property
     def text(self) -> str:
@@ -84,14 +129,22 @@ class PublishedDistance:
             False: "",
             None: ", which is no clear difference",
         }[self.is_worse]
+        spread = "" if self.spread is None else f" ± {self.spread:.1f}"
+        elsewhere = f"; {self.ranks}" if self.ranks else ""
         return (
-            f"{self.distance:.1f} points off Retrain, doing nothing {self.nothing:.1f}{remark} ({self.title})"
+            f"{self.distance:.1f}{spread} points off Retrain, doing nothing {self.nothing:.1f}{remark}; place "
+            f"{places(self.rank)} of {self.num_ranked} ({self.source}){elsewhere}"
         )
+
+
+def places(rank: tuple[int, int]) -> str:
+    """Return the places that a method can have, for people."""
+    return f"{rank[0]}" if rank[0] == rank[1] else f"{rank[0]} to {rank[1]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Medians over the deletions that this federation has completed by one method."""
+    """Medians over the deletions by one method among the newest that this federation has completed."""
 
     deletions: int
     seconds: float
@@ -108,6 +161,7 @@ class PlannedMethod:
     rounds: the same as a number of training rounds' bytes.
     compared: how it did in the committed comparison that is nearest to this federation; None where none is near.
     guarantee: what holds of its result without any test, in a sentence; empty where nothing does.
+    reveals: what the deletion itself would tell those who see a part of it.
     """
 
     method: str
@@ -121,11 +175,12 @@ class PlannedMethod:
     measured: Measured | None = None
     compared: PublishedDistance | None = None
     guarantee: str = ""
+    reveals: tuple[Holder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleCheck:
-    """What the client says of the samples that a plan names. is_online: whether it can be asked now.
+    """What the client says of the samples that a plan names. is_online: whether it is there and a run can ask it.
 
     is_answered: whether it has said it; until then a plan that is made again soon may have it.
     unknown: the ids that it does not have, as they were given. num_forgotten: how many it has forgotten already.
@@ -141,8 +196,12 @@ class SampleCheck:
     @property
     def sentence(self) -> str:
         """Say it to people."""
-        if not self.is_answered:
-            why = "it has not answered yet" if self.is_online else "it is offline"
+        if not self.is_answered and not self.unknown:
+            why = (
+                "it has not answered yet, or the run has ended in the last 35 s"
+                if self.is_online
+                else "it is offline, or the federation does not run"
+            )
             return f"The ids were not checked at client {self.client}: {why}."
         parts = []
         if self.unknown:
@@ -165,6 +224,7 @@ class Plan:
 
     round_seconds: the median of recent training rounds; None before the first one.
     recommended, why: the method that a request without one gets, and the reason in a sentence; empty where none can.
+    ranking: what the measurements nearest to this federation tell of an order of methods; empty where none is near.
     cannot_show: what tests will not be able to say of so few records; empty where there are enough.
     samples: what the client says of those that the target names; None where it names none.
     """
@@ -179,6 +239,27 @@ class Plan:
     round_seconds: float | None
     methods: tuple[PlannedMethod, ...]
     samples: SampleCheck | None = None
+    ranking: str = ""
+
+
+def joined(plans: Sequence[Plan], target: Target) -> Plan:
+    """Return the plan for a target from those for the parts of its list of samples."""
+    checks = [one.samples for one in plans if one.samples is not None]
+    if len(plans) == 1 or not checks:
+        return plans[0]
+    samples = SampleCheck(
+        client=checks[0].client,
+        num_samples=sum(one.num_samples for one in checks),
+        is_online=all(one.is_online for one in checks),
+        is_answered=all(one.is_answered for one in checks),
+        unknown=tuple(item for one in checks for item in one.unknown),
+        num_forgotten=sum(one.num_forgotten for one in checks),
+    )
+    refused = next((one for one in plans if one.samples is not None and one.samples.unknown), None)
+    whole = replace(refused or plans[0], target=target.describe(), samples=samples)
+    if refused is None:
+        return whole
+    return replace(whole, methods=tuple(replace(item, refusal=samples.sentence) for item in whole.methods))
 
 
 @cache

@@ -11,20 +11,23 @@ from datetime import datetime
 from typing import Any
 
 from server.ledger import Ledger, RoundRecord
-from server.requests.admission import check_admissible, federation_of
-from server.requests.plan_data import Measured, Plan, PlannedMethod, SampleCheck
-from server.requests.recommending import compared, recommend, shown_here, waits_for
+from server.ledger.records import HEARTBEAT
+from server.requests.admission import check_client, check_served, federation_of
+from server.requests.plan_data import Comparison, Measured, Plan, PlannedMethod, SampleCheck
+from server.requests.recommending import compared, near, own_comparisons, recommend, shown_here, waits_for
 from unlearning.errors import RequestError, UnknownClient
 from unlearning.methods.costs import CostSymbols, recovery_cost
-from unlearning.methods.eligibility import FederationProfile
+from unlearning.methods.eligibility import FederationProfile, what_is_revealed
 from unlearning.methods.method import Method, MethodInfo
 from unlearning.methods.registry import METHODS, preparations, validated_parameters
 from unlearning.pseudonyms import names_of
-from unlearning.requests import Granularity, Status, Target
+from unlearning.requests import Granularity, Target
 from unlearning.verification.verdict import is_enough, least_auc
 
 _RECENT = 20
 """How many of the newest training rounds say what a round takes."""
+_PAST = 200
+"""How many of the newest completed requests say what a deletion takes: a ledger may hold a hundred thousand."""
 
 
 def plan(ledger: Ledger, target: Target, *, now: datetime) -> Plan:
@@ -40,17 +43,20 @@ def plan(ledger: Ledger, target: Target, *, now: datetime) -> Plan:
         raise UnknownClient(
             "The federation has not started yet; there is nothing to plan with. Start it first."
         )
-    rounds = _training_rounds(ledger)
+    check_client(ledger, target)
+    rounds = ledger.newest_rounds("training", _RECENT)
     symbols = _symbols(ledger, target, federation, rounds)
     recovery = recovery_cost(symbols, 1)
-    seconds = [record.metrics["seconds"] for record in rounds[-_RECENT:] if "seconds" in record.metrics]
-    online = {record.client_id for record in ledger.clients() if record.online}
-    past = past_deletions(ledger)
+    seconds = [record.metrics["seconds"] for record in rounds if "seconds" in record.metrics]
+    records = [record for record in ledger.clients() if record.online]
+    online = {record.client_id for record in records}
+    past, own = past_deletions(ledger), own_comparisons(ledger)
     planned = [
-        _plan_method(ledger, target, method, symbols, online, past.get(name), federation)
+        _plan_method(ledger, target, method, symbols, online, past.get(name), federation, own)
         for name, method in METHODS.items()
     ]
-    samples = _check_samples(ledger, target, online, now) if target.sample_ids else None
+    heard = {record.client_id for record in records if record.silence(now) < HEARTBEAT}
+    samples = _check_samples(ledger, target, heard, now) if target.sample_ids else None
     if samples is not None and samples.unknown:
         planned = [replace(item, refusal=samples.sentence) for item in planned]
     by_name = {item.method: item for item in planned}
@@ -60,11 +66,15 @@ def plan(ledger: Ledger, target: Target, *, now: datetime) -> Plan:
         is_admissible=lambda name: not by_name[name].refusal,
         absent_for=lambda name: by_name[name].waits_for,
         here=shown_here(ledger, target.granularity),
+        own=own,
     )
     return Plan(
         target=target.describe(),
         recommended=advised.method,
         why=advised.why,
+        ranking=" ".join(
+            item.ranking for group in near(target.granularity, federation, own)[:1] for item in group
+        ),
         cannot_show=what_cannot_be_shown(target.num_samples),
         recovery_max_rounds=federation.recovery_max_rounds,
         recovery_bytes=recovery.communication_bytes,
@@ -116,11 +126,10 @@ def what_cannot_be_shown(num_records: int) -> str:
 
 
 def past_deletions(ledger: Ledger) -> dict[str, Measured]:
-    """Return what the completed deletions took, by method: unlearning and recovery together."""
+    """Return what the newest completed deletions took, by method: unlearning and recovery together."""
     results: dict[str, list[Mapping[str, Any]]] = {}
-    for request in ledger.requests.select(statuses=(Status.COMPLETED,)):
-        if not request.answered_by:  # by an earlier deletion, which is counted
-            results.setdefault(request.method, []).append(request.result)
+    for method, result in ledger.requests.results(_PAST):
+        results.setdefault(method, []).append(result)
     return {
         method: Measured(
             deletions=len(items),
@@ -140,13 +149,12 @@ def _plan_method(
     online: set[str],
     past: Measured | None,
     federation: FederationProfile,
+    own: Sequence[Comparison],
 ) -> PlannedMethod:
     info = method.info
     refusal = ""
     try:
-        check_admissible(ledger, target, method=info.name, parameters={})
-    except UnknownClient:
-        raise
+        check_served(ledger, target, federation, method=info.name, parameters={})
     except RequestError as exc:
         refusal = str(exc)
     prepared = preparations(federation.prepare).get(info.name)
@@ -162,8 +170,9 @@ def _plan_method(
         flops=None if cost is None or not symbols.flops_per_example else cost.computation_flops,
         rounds=None if cost is None or not a_round else cost.communication_bytes / a_round,
         measured=past,
-        compared=compared(info.name, target.granularity, federation),
+        compared=compared(info.name, target.granularity, federation, own),
         guarantee=_guarantee(info),
+        reveals=what_is_revealed(info, federation),
     )
 
 
@@ -195,15 +204,9 @@ def _symbols(
         flops_per_example=federation.flops_per_example,
         examples_per_client=last.get("num_examples", 0) / participants if participants else 0.0,
         epochs=federation.local_epochs,
-        training_rounds=len(rounds),
+        training_rounds=last.get("training_rounds", len(rounds)),
     )
 
 
 def _eligible(ledger: Ledger) -> set[str]:
     return {record.client_id for record in ledger.clients()} - ledger.forgotten_clients()
-
-
-def _training_rounds(ledger: Ledger) -> list[RoundRecord]:
-    """Return the training rounds by number; of one that was done again the last record counts."""
-    last = {record.round: record for record in ledger.all_rounds() if record.kind == "training"}
-    return [last[number] for number in sorted(last)]

@@ -22,9 +22,6 @@ FACT = "privacy"
 RELEASED = "noise-released"
 """The kind of the event of a release: its detail is the release, in plain values."""
 
-RELEASE = "privacy_release"
-"""The key under which findings hold the release."""
-
 _WHAT_TO_DO = (
     "Choose retrain, which needs no noise; or give more noise (sigma) or a larger budget in prepare and restart the "
     "run. Noise that is larger from now on takes nothing back of what is used up."
@@ -63,13 +60,15 @@ def check_budget(ledger: Ledger, target: Target, method: Method, parameters: Map
     Raises:
         UnsupportedRequest: it would exceed the budget, or brings noise of its own to a federation that has one.
     """
-    fact = ledger.facts().get(FACT) if method.info.draws_noise else None
+    counted = method.info.draws_noise and method.info.preparation is not None
+    fact = ledger.facts().get(FACT) if counted else None
     if fact is None or target.client_id not in fact["sensitivities"]:
         return
     if parameters.get("epsilon") is not None:
         raise UnsupportedRequest(
             "This federation's noise and budget are set in prepare. Leave epsilon, delta and sensitivity out of the "
-            "request."
+            "request.",
+            code="noise-set-in-prepare",
         )
     value, unmet = fact["sensitivities"][target.client_id]
     sensitivity = None if value is None else Sensitivity(value=value, is_bound=not unmet, source="")

@@ -1,15 +1,17 @@
 """Which method a request gets that names none, and why; in this order, of those that the federation can carry out now:
 
+    0  where training is private, leaving the model as it is, while that covers the deletion
     1  one that was prepared for and gives a model that never saw the data (`MethodInfo.is_exact`)
     2  one by which most deletions of the same granularity here were shown to have an effect
     3  of the measurements near this federation: what ended nearest to retraining
     4  retraining, whose result rests on no test; where that cannot be, what else there is
 
-A measurement is near where pictures are classified, the same granularity was forgotten, and the model's number of
-parameters differs by at most a factor of `NEAR_FACTOR`. Of these the nearest decide: a method counts if it is clearly
-(beyond two standard errors over seeds) nearer to retraining than doing nothing and than training on without the data,
-never clearly further, and costs at most half of retraining. What the nearest cannot tell apart the next ones may; of
-what ties to the end, the cheapest is taken.
+The user's own runs of the same model (`flower-unlearn bench --app`) take the place of the published measurements. Of
+these one is near where classes are told, inputs have as many dimensions, the same granularity was forgotten, and the
+model's number of parameters differs by at most a factor of `NEAR_FACTOR`. The nearest decide: a method counts if it is
+nearer to retraining than doing nothing and than training on without the data, by more than chance over the seeds
+explains (`Comparison.is_nearer`), never so much further, and costs at most half of retraining. What the nearest cannot
+tell apart the next ones may; of what ties to the end, the cheapest is taken.
 """
 
 import math
@@ -17,18 +19,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from server.ledger import Ledger
-from server.requests.plan_data import Comparison, Figures, PublishedDistance, known
+from server.ledger import OWN_COMPARISONS, Ledger
+from server.requests.plan_data import NOTHING, Comparison, PublishedDistance, known, places
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.methods.method import Method, Need
 from unlearning.methods.registry import METHODS
 from unlearning.outcomes import is_shown
 from unlearning.requests import Granularity, Outcome, Target
+from unlearning.runtime.json_codec import from_plain
 
 NEAR_FACTOR = 10
 ENOUGH_HERE = 3
 """Deletions by a method, from which on their outcomes say something."""
-_PICTURE_DIMENSIONS = 3  # channels, height, width
 
 IsPossible = Callable[[str], bool]
 
@@ -61,16 +63,19 @@ def recommend(
     is_admissible: IsPossible,
     absent_for: Callable[[str], str],
     here: Mapping[str, Shown],
+    own: Sequence[Comparison] = (),
 ) -> Recommendation:
     """Return the method that a request of this granularity should take.
 
     is_admissible: whether the federation can serve the request by a method. absent_for: for whom it would then wait;
-        empty for none. here: by method, the outcomes of this federation's deletions of the granularity.
+        empty for none. here: by method, the outcomes of this federation's deletions of the granularity. own: what the
+        user's own runs measured.
     """
-    found = _choose(granularity, federation, lambda name: is_admissible(name) and not absent_for(name), here)
+    groups = [] if federation is None else near(granularity, federation, own)
+    found = _choose(federation, lambda name: is_admissible(name) and not absent_for(name), here, groups)
     if found.method:
         return found
-    found = _choose(granularity, federation, is_admissible, here)
+    found = _choose(federation, is_admissible, here, groups)
     if not found.method:
         return found
     return replace(found, why=f"{found.why} It waits for {absent_for(found.method)} to come online.")
@@ -107,43 +112,82 @@ def shown_here(ledger: Ledger, granularity: Granularity) -> dict[str, Shown]:
     return found
 
 
-def near(granularity: Granularity, federation: FederationProfile) -> list[list[Comparison]]:
-    """Return the comparisons that are near a federation, those of one size of model together, the nearest first."""
-    if federation.score_name != "accuracy" or federation.input_dimensions != _PICTURE_DIMENSIONS:
-        return []
+def own_comparisons(ledger: Ledger) -> list[Comparison]:
+    """Return what the user's own runs measured for this federation; empty where there are none."""
+    return from_plain(list[Comparison], ledger.facts().get(OWN_COMPARISONS) or [])
+
+
+def near(
+    granularity: Granularity, federation: FederationProfile, own: Sequence[Comparison] = ()
+) -> list[list[Comparison]]:
+    """Return the comparisons that are near a federation, those of one size of model together, the nearest first.
+
+    own: of the user's own runs; where they have the federation's model they are all.
+    """
+    mine = [
+        item
+        for item in own
+        if item.granularity is granularity and item.num_parameters == federation.num_parameters
+    ]
+    if mine or federation.score_name != "accuracy":
+        return [mine] if mine else []
 
     def factor(item: Comparison) -> float:
         return abs(math.log(item.num_parameters / max(1, federation.num_parameters)))
 
     fitting = [
-        item for item in known() if item.granularity is granularity and factor(item) <= math.log(NEAR_FACTOR)
+        item
+        for item in known()
+        if item.granularity is granularity
+        and item.input_dimensions == federation.input_dimensions
+        and factor(item) <= math.log(NEAR_FACTOR)
     ]
     return [list(group) for _, group in groupby(sorted(fitting, key=factor), key=factor)]
 
 
 def compared(
-    method: str, granularity: Granularity, federation: FederationProfile
+    method: str, granularity: Granularity, federation: FederationProfile, own: Sequence[Comparison] = ()
 ) -> PublishedDistance | None:
     """Return how the method did in the comparison nearest to a federation; None where none is near."""
-    fitting = [item for group in near(granularity, federation) for item in group if method in item.methods]
+    groups = near(granularity, federation, own)
+    fitting = [item for group in groups for item in group if method in item.methods]
     if not fitting:
         return None
-    own, nothing = fitting[0].methods[method], fitting[0].nothing
-    is_worse = True if nothing.is_clearly_nearer_than(own) else None
+    there = fitting[0]
+    found, is_worse = there.methods[method], True if there.is_nearer(NOTHING, method) else None
     return PublishedDistance(
-        title=fitting[0].title,
-        distance=own.distance,
-        nothing=nothing.distance,
-        is_worse=False if own.is_clearly_nearer_than(nothing) else is_worse,
+        distance=found.distance,
+        spread=found.spread,
+        nothing=there.nothing.distance,
+        is_worse=False if there.is_nearer(method, NOTHING) else is_worse,
+        rank=there.rank(method),
+        num_ranked=len(there.methods),
+        ranks=_over_data_sets(method, granularity),
+        source=there.source,
+        is_own=not there.page,
     )
 
 
+def _over_data_sets(method: str, granularity: Granularity) -> str:
+    """Return the places that a method can have in the published comparisons, all of them together; empty for one."""
+    there = [item for item in known() if item.granularity is granularity and method in item.methods]
+    if len(there) < 2:
+        return ""
+    ranks = [item.rank(method) for item in there]
+    span = (min(first for first, _ in ranks), max(last for _, last in ranks))
+    return f"{places(span)} over {len(there)} published comparisons"
+
+
 def _choose(
-    granularity: Granularity,
     federation: FederationProfile | None,
     is_possible: IsPossible,
     here: Mapping[str, Shown],
+    groups: Sequence[Sequence[Comparison]],
 ) -> Recommendation:
+    for name, method in METHODS.items() if federation is not None else ():
+        if method.info.rests_on_training and is_possible(name):
+            why = "This federation trains with differential privacy for clients, which covers the deletion."
+            return Recommendation(method=name, why=why)
     for name, method in METHODS.items() if federation is not None else ():
         if method.info.is_exact and method.info.preparation is not None and is_possible(name):
             why = f"This federation is prepared for {method.info.title}, whose model never saw the data."
@@ -152,7 +196,6 @@ def _choose(
     for name in by_success:
         if here[name].is_most and name in METHODS and METHODS[name].info.moves_model and is_possible(name):
             return Recommendation(method=name, why=f"{_past(here[name])}.")
-    groups = [] if federation is None else near(granularity, federation)
     if groups and (tied := _nearest(groups, is_possible)):
         return Recommendation(method=tied[0], why=_why(groups[0], tied, here))
     return _safest(is_possible, groups)
@@ -178,36 +221,32 @@ def _counts(name: str, group: Collection[Comparison]) -> bool:
     for one in group:
         if name not in one.methods:
             continue
-        own, others = one.methods[name], [one.nothing, *_baselines(one)]
-        if own.failed or 2 * own.bytes > one.retrain.bytes:
+        figures, others = one.methods[name], [NOTHING, *_baselines(one)]
+        if figures.failed or 2 * figures.bytes > one.retrain.bytes:
             return False
-        if any(other.is_clearly_nearer_than(own) for other in others):
+        if any(one.is_nearer(other, name) for other in others):
             return False
-        clearly_nearer |= all(own.is_clearly_nearer_than(other) for other in others)
+        clearly_nearer |= all(one.is_nearer(name, other) for other in others)
     return clearly_nearer
 
 
-def _baselines(one: Comparison) -> list[Figures]:
-    """Return the figures of methods that do not unlearn, but train on without the data."""
-    return [
-        figures
-        for name, figures in one.methods.items()
-        if name in METHODS and not METHODS[name].info.moves_model
-    ]
+def _baselines(one: Comparison) -> list[str]:
+    """Return the methods that do not unlearn, but train on without the data."""
+    return [name for name in one.methods if name in METHODS and not METHODS[name].info.moves_model]
 
 
 def _beats(first: str, second: str, group: Sequence[Comparison]) -> bool:
     """Return whether one method is clearly nearer to retraining than another in one comparison, and further in none."""
-    pairs = [(one.methods[first], one.methods[second]) for one in group if {first, second} <= {*one.methods}]
-    return any(one.is_clearly_nearer_than(other) for one, other in pairs) and not any(
-        other.is_clearly_nearer_than(one) for one, other in pairs
+    both = [one for one in group if {first, second} <= {*one.methods}]
+    return any(one.is_nearer(first, second) for one in both) and not any(
+        one.is_nearer(second, first) for one in both
     )
 
 
 def _why(nearest: Sequence[Comparison], tied: Sequence[str], here: Mapping[str, Shown]) -> str:
     [name, *others] = tied
     figures = "; ".join(
-        f"{one.title}: {one.methods[name].distance:.1f}, doing nothing {one.nothing.distance:.1f}"
+        f"{one.source}: {one.methods[name].text}, doing nothing {one.nothing.text}"
         for one in nearest
         if name in one.methods
     )

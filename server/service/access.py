@@ -24,7 +24,7 @@ from server.ledger.records import no_such_request
 from server.service.calls import CALLS, Role
 from server.service.statuses import AccessDenied, NotAuthenticated
 from unlearning.errors import InvalidRequest
-from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Target
+from unlearning.requests import DeletionRequest, Target, is_id
 
 # What a caller without a certificate is called in refusals and limits, whatever name it gives itself.
 LOCAL = "local"
@@ -73,7 +73,7 @@ class Caller:
             InvalidRequest: the name is malformed.
         """
         name = self.name if self.certified else declared or "unnamed"
-        if len(name) > MAX_ID_LENGTH or not name.isprintable():
+        if not is_id(name):
             raise InvalidRequest(f"Malformed name of the caller: {name[:40]!r}.", code="caller-name")
         return name
 
@@ -102,7 +102,7 @@ def caller_of_certificate(pem: bytes) -> Caller:
         units = [str(item.value) for item in subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)]
     except ValueError:
         return Caller("", None, problem="The certificate's subject cannot be read.")
-    if len(names) != 1 or not is_name(names[0]):
+    if len(names) != 1 or not is_id(names[0]):
         return Caller(
             "", None, problem=f"The certificate must have one well-formed common name, it has {len(names)}."
         )
@@ -118,11 +118,6 @@ def caller_of_certificate(pem: bytes) -> Caller:
             f"its organisational units (OU) must be among {known}, client alone; got {got}.",
         )
     return Caller(names[0], roles[0], also=frozenset(roles[1:]))
-
-
-def is_name(text: str) -> bool:
-    """Return whether this can be a caller's name."""
-    return 0 < len(text) <= MAX_ID_LENGTH and text.isprintable() and text == text.strip()
 
 
 def authorise(caller: Caller, call: str) -> None:

@@ -23,7 +23,7 @@ class CallMetrics(Collector):
         labels = ["call", "code"]
         text = "Calls of the deletion service, by gRPC's name of how they ended."
         self._ended = Counter(f"{PREFIX}_calls", text, labels, registry=None)
-        text = "Time from a call's beginning to its end; WatchRequest lasts as long as it is watched."
+        text = "Time from a call's beginning to its end."
         self._seconds = Histogram(f"{PREFIX}_call_seconds", text, ["call"], registry=None, buckets=_BUCKETS)
 
     @contextmanager

@@ -142,6 +142,10 @@ VERBS: Mapping[str, Verb] = {
             ),
         },
     ),
+    "recheck": Verb(
+        help="Attack today's model again for a completed deletion, between two rounds; `status` shows the result.",
+        roles=frozenset({Role.OPERATOR, Role.OFFICER}),
+    ),
     "extend": Verb(
         help="Put a request's deadline off, once and before it has passed.",
         values={
@@ -196,7 +200,6 @@ CALLS: Mapping[str, Call] = {
     "SubmitSamples": Call(roles=_FILERS),
     "GetRequest": Call(roles=_ALL, step="get"),
     "ListRequests": Call(roles=_ALL, step="list_requests", request=RequestFilter),
-    "WatchRequest": Call(roles=_ALL),
     **{f"{name.capitalize()}Request": Call(roles=verb.roles, step=name) for name, verb in VERBS.items()},
     "GetReport": Call(roles=_ALL, step="report"),
     "ListClients": Call(roles=_READERS, step="clients"),
@@ -210,9 +213,15 @@ CALLS: Mapping[str, Call] = {
 """Every call of deletion.proto by its name. One that is not here is refused to all."""
 
 
+REPORT_PRUNED = "The report was erased when it had been kept long enough; its certificate stays."
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A request's report, as JSON and as a page, its certificate and its timestamp (empty where there is none)."""
+    """A request's report, as JSON and as a page, its certificate and its timestamp (empty where there is none).
+
+    Without JSON and page it was pruned: `REPORT_PRUNED`.
+    """
 
     json: bytes
     html: bytes

@@ -1,14 +1,16 @@
 """The client half of the deletion service: typed calls that raise the service's own errors."""
 
 import json
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
 from server.ledger import Event, NewRequest, Refusal, RequestFilter, RequestPage, RoundRecord
 from server.ledger.records import request_number
-from server.requests.plan_data import Plan
+from server.requests.plan_data import Plan, joined
 from server.service import deletion_pb2 as pb
 from server.service.calls import (
     CALLS,
@@ -34,10 +36,13 @@ _SERVICE = pb.DESCRIPTOR.services_by_name["DeletionService"]
 DEFAULT_TIMEOUT_S = 30.0
 # Of sample ids in one message: half of the service's default limit.
 _PART_BYTES = 512 * 1024
+# Between the parts of a plan, so that the longest list stays below the service's calls a second.
+_PART_PAUSE_S = 0.06
 # For a list of samples that goes in parts.
 UPLOAD_TIMEOUT_S = 330.0
 LIST_PAGE = 1000
 """How many requests the service lists at once (deletion.proto)."""
+WATCH_POLL_S = 0.5
 # How long a broken watch waits for the service to come back; a supervisor restarts it sooner.
 RECONNECT_S = 60.0
 # The service says what it takes; this bounds what the command line is ready to receive.
@@ -110,13 +115,11 @@ class DeletionClient:
         )
         message = to_message(pb.SubmitRequestRequest, new)
         ids = list(message.target.sample_ids)
-        longest = max(map(len, ids), default=1)
-        each = _PART_BYTES // (4 * longest + 4)  # four bytes a letter at most, and as many around each id
-        if len(ids) <= each:
+        first, *parts = _parts(ids) or [[]]
+        if not parts:
             return from_message(DeletionRequest, self._call("SubmitRequest", message))
         message.target.num_samples = 0  # the service counts what comes
-        del message.target.sample_ids[each:]
-        parts = [ids[start : start + each] for start in range(each, len(ids), each)]
+        del message.target.sample_ids[len(first) :]
         sent = iter(
             [
                 pb.SubmitSamplesRequest(request=message),
@@ -162,27 +165,37 @@ class DeletionClient:
 
         Goes on where it was when the service is away for less than a minute.
         """
-        asked = pb.WatchRequestRequest(request_id=request_id)
-        connected = False
+        request = self.get(request_id)
+        yield request
+        after_event = after_round = 0
         while True:
             try:
-                for message in self._calls["WatchRequest"](asked, metadata=_version()):
-                    item = _watch_item(message)
-                    if isinstance(item, Event):
-                        asked.after_event = item.sequence
-                    elif isinstance(item, RoundRecord):
-                        asked.after_round = item.sequence
-                    connected = True
-                    yield item
+                events, _ = self.events(request_id, after=after_event)
+                if events and request.is_open:
+                    # The state is read before the last of what led to it: if it is final, all of that is there.
+                    request = self.get(request_id)
+                    events += self.events(request_id, after=events[-1].sequence)[0]
+                rounds = self.rounds(request_id=request_id, after=after_round)
+            except ServiceUnavailable as exc:
+                self._wait_for_service(exc)
+                continue
+            after_event = events[-1].sequence if events else after_event
+            after_round = rounds[-1].sequence if rounds else after_round
+            happened: list[Event | RoundRecord] = [*rounds, *events]
+            yield from sorted(happened, key=lambda item: item.at)
+            if len(rounds) == LIST_PAGE:
+                continue
+            if not request.is_open:
+                yield request
                 return
-            except grpc.RpcError as exc:
-                error = error_of(exc, self._address, uses_tls=self._uses_tls)
-                if not (connected and isinstance(error, ServiceUnavailable)):
-                    raise error from exc
-            try:
-                grpc.channel_ready_future(self._channel).result(timeout=RECONNECT_S)
-            except grpc.FutureTimeoutError:
-                raise error from None
+            time.sleep(WATCH_POLL_S)
+
+    def _wait_for_service(self, error: ServiceUnavailable) -> None:
+        try:
+            grpc.channel_ready_future(self._channel).result(timeout=RECONNECT_S)
+        except grpc.FutureTimeoutError:
+            raise error from None
+        time.sleep(WATCH_POLL_S)
 
     def report(self, request_id: str) -> Report:
         """Return the report of a completed request."""
@@ -197,9 +210,15 @@ class DeletionClient:
         return self._ask_list("ListMethods", MethodDescription)
 
     def plan(self, target: Target) -> Plan:
-        """Return what serving a target would take, by every method."""
-        answer = self._call("PlanDeletion", to_message(pb.Target, target))
-        return from_plain(Plan, json.loads(answer.plan_json))
+        """Return what serving a target would take, by every method; a long list of samples is sent in parts."""
+        plans: list[Plan] = []
+        for ids in _parts(sorted(target.sample_ids)) or [[]]:
+            if plans:
+                time.sleep(_PART_PAUSE_S)
+            part = replace(target, sample_ids=frozenset(ids), num_samples=0) if ids else target
+            answer = self._call("PlanDeletion", to_message(pb.Target, part))
+            plans.append(from_plain(Plan, json.loads(answer.plan_json)))
+        return joined(plans, target)
 
     def refusals(self, *, after: int = 0, limit: int = 0, caller: str = "") -> list[Refusal]:
         """Return the newest refusals, at most `limit` (0: 1,000) and in order, of this caller where given."""
@@ -222,9 +241,12 @@ class DeletionClient:
                 return found, page.newest
             after = page.events[-1].sequence
 
-    def rounds(self, *, after: int = 0, limit: int = 0) -> list[RoundRecord]:
-        """Return the newest rounds, at most `limit` (0: 1,000) and in order, with a sequence number above `after`."""
-        return self._ask_list("ListRounds", RoundRecord, after=after, limit=limit)
+    def rounds(self, *, after: int = 0, limit: int = 0, request_id: str = "") -> list[RoundRecord]:
+        """Return the newest rounds, at most `limit` (0: 1,000) and in order, with a sequence number above `after`.
+
+        request_id: where it is given, the first rounds between its filing and its end.
+        """
+        return self._ask_list("ListRounds", RoundRecord, after=after, limit=limit, request_id=request_id)
 
     def _ask(self, name: str, kind: type[_Answer], **values: Any) -> _Answer:
         """Make a call with these values in its message; return its answer as this dataclass."""
@@ -246,8 +268,8 @@ class DeletionClient:
 def open_call(channel: grpc.Channel, name: str) -> Any:
     """Return what makes a call of deletion.proto over a channel."""
     method = _SERVICE.methods_by_name[name]
-    kinds = {(False, False): "unary_unary", (True, False): "stream_unary", (False, True): "unary_stream"}
-    return getattr(channel, kinds[method.client_streaming, method.server_streaming])(
+    open_one = channel.stream_unary if method.client_streaming else channel.unary_unary
+    return open_one(
         f"/{_SERVICE.full_name}/{name}",
         request_serializer=_message_of(name).SerializeToString,
         response_deserializer=getattr(pb, method.output_type.name).FromString,
@@ -262,11 +284,8 @@ def _version() -> tuple[tuple[str, str]]:
     return ((PROTOCOL, str(own_version())),)
 
 
-def _watch_item(message: pb.WatchRequestResponse) -> DeletionRequest | Event | RoundRecord:
-    match message.WhichOneof("item"):
-        case "event":
-            return from_message(Event, message.event)
-        case "round":
-            return from_message(RoundRecord, message.round)
-        case _:
-            return from_message(DeletionRequest, message.request)
+def _parts(ids: Sequence[str]) -> list[list[str]]:
+    """Return a list of ids in parts of which each fits into a message."""
+    longest = max(map(len, ids), default=1)
+    each = _PART_BYTES // (4 * longest + 4)  # four bytes a letter at most, and as many around each id
+    return [list(ids[start : start + each]) for start in range(0, len(ids), each)]

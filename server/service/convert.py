@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_h
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from server.ledger.records import field_names
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import parse_day
+from unlearning.one_line import as_line
 from unlearning.runtime.json_codec import to_plain
-from unlearning.untrusted import as_line
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -63,7 +64,7 @@ def from_message(kind: type[_Read], message: Message, **given: Any) -> _Read:
             if known[item.name].has_presence and not message.HasField(item.name):
                 if not _is_required(item):
                     continue
-                if NoneType in get_args(hint):
+                if _parts(hint)[1]:
                     values[item.name] = None
                     continue
             values[item.name] = _value(item.name, hint, getattr(message, item.name))
@@ -117,10 +118,11 @@ def parse_object(name: str, text: str) -> Mapping[str, Any]:
 
 def _fill(message: Message, value: Any) -> None:
     known = message.DESCRIPTOR.fields_by_name
-    for item in fields(value):
-        found = getattr(value, item.name)
-        if item.name in known or f"{item.name}_json" in known:
-            _set(message, item.name, found)
+    kind: Any = type(value)
+    for name in field_names(kind):
+        found = getattr(value, name)
+        if name in known or f"{name}_json" in known:
+            _set(message, name, found)
         elif is_dataclass(found):
             _fill(message, found)
 
@@ -153,11 +155,8 @@ def _extend(repeated: Any, values: Any) -> None:
 
 def _value(name: str, hint: Any, raw: Any) -> Any:
     """Return what a field of this type holds, from what the message's field does."""
-    kinds = (
-        [kind for kind in get_args(hint) if kind is not NoneType] if NoneType in get_args(hint) else [hint]
-    )
-    kind = kinds[0]
-    if raw == "" and kind is not hint:
+    kind, may_be_none, several, of = _parts(hint)
+    if raw == "" and may_be_none:
         return None
     if isinstance(raw, Timestamp):
         return raw.ToDatetime(tzinfo=UTC)
@@ -167,10 +166,23 @@ def _value(name: str, hint: Any, raw: Any) -> Any:
         return parse_day(name, raw)
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return parse_choice(kind, name, raw)
-    origin = get_origin(kind)
-    if origin in (tuple, frozenset):
-        return _several(name, origin, get_args(kind)[0], raw)
+    if several is not None:
+        return _several(name, several, of, raw)
     return raw
+
+
+@cache
+def _parts(hint: Any) -> tuple[Any, bool, type | None, Any]:
+    """Return a type without None, whether it had it, and of a tuple or set which of them and what it holds."""
+    members = get_args(hint)
+    may_be_none = NoneType in members
+    kind = next(one for one in members if one is not NoneType) if may_be_none else hint
+    origin = get_origin(kind)
+    return (
+        (kind, may_be_none, origin, get_args(kind)[0])
+        if origin in (tuple, frozenset)
+        else (kind, may_be_none, None, None)
+    )
 
 
 def parse_choice(kind: type[StrEnum], name: str, raw: str) -> StrEnum:

@@ -169,16 +169,6 @@ class ListRequestsResponse(_message.Message):
     total: int
     def __init__(self, requests: _Optional[_Iterable[_Union[DeletionRequest, _Mapping]]] = ..., total: _Optional[int] = ...) -> None: ...
 
-class WatchRequestRequest(_message.Message):
-    __slots__ = ("request_id", "after_event", "after_round")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    AFTER_EVENT_FIELD_NUMBER: _ClassVar[int]
-    AFTER_ROUND_FIELD_NUMBER: _ClassVar[int]
-    request_id: str
-    after_event: int
-    after_round: int
-    def __init__(self, request_id: _Optional[str] = ..., after_event: _Optional[int] = ..., after_round: _Optional[int] = ...) -> None: ...
-
 class Event(_message.Message):
     __slots__ = ("sequence", "request_id", "kind", "from_status", "to_status", "actor", "detail_json", "at", "text")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -216,16 +206,6 @@ class Round(_message.Message):
     metrics_json: str
     at: _timestamp_pb2.Timestamp
     def __init__(self, sequence: _Optional[int] = ..., round: _Optional[int] = ..., kind: _Optional[str] = ..., request_ids: _Optional[_Iterable[str]] = ..., metrics_json: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
-
-class WatchRequestResponse(_message.Message):
-    __slots__ = ("request", "event", "round")
-    REQUEST_FIELD_NUMBER: _ClassVar[int]
-    EVENT_FIELD_NUMBER: _ClassVar[int]
-    ROUND_FIELD_NUMBER: _ClassVar[int]
-    request: DeletionRequest
-    event: Event
-    round: Round
-    def __init__(self, request: _Optional[_Union[DeletionRequest, _Mapping]] = ..., event: _Optional[_Union[Event, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ...) -> None: ...
 
 class ChangeRequest(_message.Message):
     __slots__ = ("request_id", "by", "reason", "days", "accept_score_loss", "ground", "reference", "note", "method", "parameters_json", "include_refusal")
@@ -414,12 +394,14 @@ class ListEventsResponse(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., newest: _Optional[int] = ...) -> None: ...
 
 class ListRoundsRequest(_message.Message):
-    __slots__ = ("after", "limit")
+    __slots__ = ("after", "limit", "request_id")
     AFTER_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     after: int
     limit: int
-    def __init__(self, after: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+    request_id: str
+    def __init__(self, after: _Optional[int] = ..., limit: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class ListRoundsResponse(_message.Message):
     __slots__ = ("rounds",)

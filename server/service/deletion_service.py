@@ -1,16 +1,17 @@
 """What the deletion service answers to each call of `server.service.calls`: admission and ledger, by the caller's role.
 
-Every call has passed the checks (call_checks.py) and runs in one of its caller's threads; errors are raised. The two
-that stream are in watching.py and uploads.py. gRPC's messages are not known here: convert.py reads and writes them.
+Every call has passed the checks (call_checks.py) and runs in one of its caller's threads; errors are raised. The one
+that streams is in uploads.py. gRPC's messages are not known here: convert.py reads and writes them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from importlib import import_module
 from logging import getLogger
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from server.ledger import (
     FEDERATION,
@@ -25,9 +26,8 @@ from server.ledger import (
     RoundRecord,
 )
 from server.ledger.decisions import Instead
-from server.requests.admission import admit, approvals_needed, check_admissible
-from server.requests.plan_data import Measured, Plan
-from server.requests.planning import past_deletions, plan
+from server.ledger.records import PRUNED
+from server.requests.plan_data import Plan
 from server.service import access
 from server.service.access import Caller
 from server.service.calls import (
@@ -44,8 +44,7 @@ from server.service.limits import Limits
 from server.service.statuses import AccessDenied
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, UnknownClient
 from unlearning.gdpr import Amendment
-from unlearning.methods.method import Method
-from unlearning.methods.registry import METHODS
+from unlearning.outcomes import has_noise
 from unlearning.requests import WITHOUT_DELETION, DeletionRequest, Status, Target
 
 _log = getLogger(__name__)
@@ -55,13 +54,27 @@ _LONGEST_SEARCH = 200
 _WITHOUT_RESULT = WITHOUT_DELETION | {Status.FAILED}
 
 
+# What needs the methods, and with them PyTorch: imported where it runs (`server.operations.work_process`).
+ADMIT, CHECK = "server.requests.admission:admit", "server.requests.admission:check_admissible"
+PLAN = "server.requests.planning:plan"
+DESCRIBE = "server.service.method_descriptions:describe_methods"
+Runner: TypeAlias = Callable[..., Any]
+"""Runs the function of a place (`module:name`) with arguments, and returns what it gives."""
+
+
+def run_here(place: str, *args: Any, **given: Any) -> Any:
+    """Run a function in this process."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)(*args, **given)
+
+
 def utc_now() -> datetime:
     """Return the current time."""
     return datetime.now(UTC)
 
 
 class DeletionService:
-    """The calls over one ledger and one folder of reports."""
+    """The calls over one ledger and one folder of reports. run_step: runs what needs the methods."""
 
     def __init__(
         self,
@@ -70,11 +83,13 @@ class DeletionService:
         *,
         limits: Limits,
         clock: Callable[[], datetime] = utc_now,
+        run_step: Runner = run_here,
     ) -> None:
         self._ledger = ledger
         self._reports_dir = reports_dir
         self._limits = limits
         self._clock = clock
+        self._run_step = run_step
 
     def step_of(self, call: str) -> Callable[..., Any]:
         """Return what answers a call: it takes the caller and the fields of the call's message."""
@@ -96,7 +111,8 @@ class DeletionService:
             submitted_role=caller.role and str(caller.role),
         )
         try:
-            filed = admit(
+            filed: DeletionRequest = self._run_step(
+                ADMIT,
                 self._ledger,
                 new,
                 now=self._clock(),
@@ -159,6 +175,8 @@ class DeletionService:
                 access.check_may_cancel(caller, self.get(caller, request_id))
             case "retry":
                 given = self._checked_retry(request_id, **given)
+            case "recheck":
+                _refuse_recheck(self._ledger.requests.get(request_id))
             case "amend":
                 given = {"what": Amendment(**given)}
         step: Callable[..., DeletionRequest] = getattr(self._ledger.decisions, verb)
@@ -184,15 +202,11 @@ class DeletionService:
         """
         known = self._ledger.requests.replacement_of(self.get(caller, request_id))
         folder = self._reports_dir / (known.answered_by or (known.id,))[-1]
-        try:
-            report = (folder / "report.json").read_bytes()
-        except FileNotFoundError:
-            raise IllegalMove(_why_no_report(known), code="no-report", status=known.status) from None
-        page, certificate, timestamp = (
-            path.read_bytes() if path.exists() else b""
-            for path in (folder / name for name in ("report.html", "certificate.json", "certificate.tsr"))
-        )
-        return Report(report, page, certificate, timestamp)
+        names = ("report.json", "report.html", "certificate.json", "certificate.tsr")
+        files = [path.read_bytes() if path.exists() else b"" for path in map(folder.joinpath, names)]
+        if not files[0] and not any(one.kind == PRUNED for one in self._ledger.events.all(folder.name)):
+            raise IllegalMove(_why_no_report(known), code="no-report", status=known.status)
+        return Report(*files)
 
     def clients(self, _: Caller) -> FederationClients:
         """Return every client that ever took part, and how much of it was forgotten."""
@@ -213,13 +227,14 @@ class DeletionService:
 
     def methods(self, _: Caller) -> list[MethodDescription]:
         """Return every method and what it states about itself."""
-        past = past_deletions(self._ledger)
-        return [describe(method, past.get(name)) for name, method in METHODS.items()]
+        found: list[MethodDescription] = self._run_step(DESCRIBE, self._ledger)
+        return found
 
     def plan(self, caller: Caller, target: Target) -> Plan:
         """Return what serving a target would take, by every method."""
         access.check_may_file(caller, target)
-        return plan(self._ledger, target, now=self._clock())
+        found: Plan = self._run_step(PLAN, self._ledger, target, now=self._clock())
+        return found
 
     def refusals(self, _: Caller, *, after: int, limit: int, caller: str) -> list[Refusal]:
         """Return the newest refusals after a sequence number, in order; caller: only those of this one."""
@@ -250,16 +265,29 @@ class DeletionService:
             tuple(self._ledger.events.page(request_id or None, after=after, limit=_PAGE)), newest
         )
 
-    def rounds(self, caller: Caller, *, after: int, limit: int) -> list[RoundRecord]:
-        """Return the newest rounds after a sequence number, in order; a client gets their figures, no names."""
+    def rounds(self, caller: Caller, *, after: int, limit: int, request_id: str) -> list[RoundRecord]:
+        """Return the newest rounds after a sequence number, in order; a client gets their figures, no names.
+
+        request_id: where it is given, the first rounds between its filing and its end.
+        """
         if limit < 0:
             raise InvalidRequest(f"The limit is 0 or more, got {limit}.")
-        _, newest = self._ledger.events.newest()
-        found = self._ledger.rounds(after=max(after, newest - min(limit or _PAGE, _PAGE)), limit=_PAGE)
+        limit = min(limit or _PAGE, _PAGE)
+        if request_id:
+            found = self._rounds_of(self.get(caller, request_id), after, limit)
+        else:
+            _, newest = self._ledger.events.newest()
+            found = self._ledger.rounds(after=max(after, newest - limit), limit=_PAGE)
         if caller.is_client:
-            own = frozenset(item.id for item in self._ledger.requests.select(client_id=caller.name))
+            known = self._ledger.requests.select(client_id=caller.name) if not request_id else ()
+            own = frozenset({request_id, *(item.id for item in known)})
             found = [access.figures_of(record, own) for record in found]
         return found
+
+    def _rounds_of(self, request: DeletionRequest, after: int, limit: int) -> list[RoundRecord]:
+        began = self._ledger.newest_at_filing(request.id)
+        found = self._ledger.rounds(after=max(after, began), limit=limit)
+        return [record for record in found if request.is_open or record.at <= request.updated_at]
 
     def _checked_retry(
         self,
@@ -269,38 +297,41 @@ class DeletionService:
         parameters: Mapping[str, Any] | None = None,
         accept_score_loss: float = 0.0,
     ) -> dict[str, Any]:
-        """Return what the ledger's retry takes; refuse to retry a failed request that could not be filed today."""
+        """Return what the ledger's retry takes; refuse to retry a request that could not be filed today."""
         known, given = self._ledger.requests.get(request_id), {"accept_score_loss": accept_score_loss}
-        if known.status is not Status.FAILED:
+        if known.status not in (Status.FAILED, Status.REOPENED):
             return given  # the ledger says so
         target = self._ledger.requests.target_of(known)
         if not (method or parameters):
-            check_admissible(self._ledger, target, method=known.method, parameters=known.parameters)
+            self._check(target, known.method, known.parameters)
             return given
         name = method or known.method
-        complete = check_admissible(self._ledger, target, method=name, parameters=parameters or {})
-        approvals = approvals_needed(self._ledger)
+        complete = self._check(target, name, parameters or {})
+        approvals = self._ledger.approvals_needed()
         return {
             **given,
             "instead": Instead(method=name, parameters=complete, approvals_needed=approvals),
         }
 
+    def _check(self, target: Target, method: str, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+        given = {"method": method, "parameters": parameters}
+        complete: Mapping[str, Any] = self._run_step(CHECK, self._ledger, target, **given)
+        return complete
 
-def describe(method: Method, past: Measured | None = None) -> MethodDescription:
-    """Return what a method states of itself, and the medians of `past` deletions by it."""
-    info = method.info
-    return MethodDescription(
-        name=info.name,
-        title=info.title,
-        source=info.source,
-        granularities=tuple(sorted(info.granularities)),
-        several_at_once=info.several_at_once,
-        needs=tuple(sorted(info.needs)),
-        remark=info.remark,
-        parameters=method.Parameters.model_json_schema().get("properties", {}),
-        keeps=info.preparation.keeps if info.preparation is not None else "",
-        measured=asdict(past) if past is not None else {},
-    )
+
+def _refuse_recheck(request: DeletionRequest) -> None:
+    """Refuse to attack the model of a deletion with noise again.
+
+    Raises:
+        IllegalMove: its guarantee would not cover the answer.
+    """
+    if has_noise(request.result):
+        raise IllegalMove(
+            f"Request {request.id} was carried out with noise, and its guarantee does not cover a figure of its "
+            "records: a recheck would reveal more than was accounted for. The guarantee holds whatever training "
+            "follows.",
+            code="noise",
+        )
 
 
 def _why_no_report(request: DeletionRequest) -> str:

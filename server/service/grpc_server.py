@@ -18,11 +18,10 @@ from server.service.access import Caller
 from server.service.call_checks import HARD_LIMIT_FACTOR, CallChecks, Exchange
 from server.service.calls import CALLS
 from server.service.convert import arguments_of, from_message, to_message
-from server.service.deletion_service import DeletionService, utc_now
+from server.service.deletion_service import DeletionService, Runner, run_here, utc_now
 from server.service.limits import Limits, Places, Rates
 from server.service.refusal_log import RefusalLog
 from server.service.uploads import Uploads
-from server.service.watching import Watching
 from server.service.workers import Workers, event_loop
 from strategies.tls_files import TlsFiles, is_loopback
 from unlearning.errors import ConfigurationError, RequestNotFound
@@ -69,6 +68,7 @@ class Core:
     checks: CallChecks
     workers: Workers
     calls: Places
+    run_step: Runner
 
 
 @dataclass(slots=True)
@@ -111,10 +111,12 @@ def serve(
     tls: TlsFiles | None = None,
     *,
     limits: Limits | None = None,
+    run_step: Runner = run_here,
 ) -> RunningServer:
     """Start the deletion service at `address` (host:port; port 0 takes a free one) and return.
 
     Every caller can have data deleted, so beyond this machine the service listens only with mutual TLS.
+    run_step: runs what needs the methods.
 
     Raises:
         ConfigurationError: the address cannot be used, or is open to others without mutual TLS.
@@ -144,11 +146,12 @@ def serve(
     health = Health()
     core = Core(
         ledger,
-        DeletionService(ledger, reports_dir, limits=limits),
+        DeletionService(ledger, reports_dir, limits=limits, run_step=run_step),
         limits,
         checks,
         workers,
         Places(limits.max_calls, limits.max_calls_per_caller, "calling", "wait for the answers"),
+        run_step,
     )
     served = _handlers(core, health)
 
@@ -171,12 +174,6 @@ def _handlers(core: Core, health: Health) -> list["grpc.GenericRpcHandler[Any, A
     """Return what gRPC runs for each call of the protocol, and for the health check."""
     limits, service, checks = core.limits, core.service, core.checks
     streams: dict[str, tuple[Callable[[Exchange], Coroutine[Any, Any, None]], Places]] = {
-        "WatchRequest": (
-            Watching(core.ledger, service).serve,
-            Places(
-                limits.max_watchers, limits.max_watchers_per_caller, "watching", "ask for the status instead"
-            ),
-        ),
         "SubmitSamples": (
             Uploads(service, checks.rates, time.monotonic).serve,
             Places(limits.max_uploads, 1, "sending samples", "wait until the list is filed"),

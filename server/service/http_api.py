@@ -7,8 +7,9 @@ number of connections, are the business of uvicorn (http_server.py) and of nginx
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -16,18 +17,20 @@ from pydantic import TypeAdapter
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from server.ledger import LimitExceeded
 from server.ledger.records import request_number
-from server.service import opendsr
+from server.service import erasure_request, opendsr
 from server.service.access import Caller
 from server.service.callbacks import Callbacks
+from server.service.calls import REPORT_PRUNED
 from server.service.deletion_service import utc_now
 from server.service.grpc_server import Core
 from server.service.openapi import OPERATIONS, Operation, openapi
 from server.service.problems import problem, problem_of, read_document, read_query
+from server.service.register_csv import KIND, csv_parts
 from server.service.sandbox import Sandbox
 from server.service.tokens import Tokens
 from unlearning.errors import InvalidRequest, RequestNotFound
@@ -36,7 +39,10 @@ from unlearning.requests import DeletionRequest
 _REPORT_FILES = {"report": "json", "report.html": "html"}
 """The fields of `Report` whose path ends in another name."""
 _PLACES = {
-    **{name: f"#/extensions/{opendsr.EXTENSION}/{name}" for name in opendsr.Extension.model_fields},
+    **{
+        name: f"#/extensions/{erasure_request.EXTENSION}/{name}"
+        for name in erasure_request.Extension.model_fields
+    },
     "sample_ids": "#/subject_identities",
     "received_on": "#/submitted_time",
 }
@@ -71,10 +77,10 @@ class Asked:
         Raises:
             RequestNotFound: the caller has filed none under this id.
         """
-        if opendsr.is_own_id(self.id):
+        if erasure_request.is_own_id(self.id):
             return self.id
         if len(self.id) <= 100 and self.id.isprintable():
-            key = opendsr.key_of(self.id)
+            key = erasure_request.key_of(self.id)
             known = self.core.ledger.requests.find(key, self.caller.name, self.caller.role)
             if known is not None:
                 return known.id
@@ -153,28 +159,40 @@ class HttpApi:
                 code="no-callbacks",
                 field="status_callback_urls",
             )
-        key = opendsr.key_of(given.subject_request_id)
+        key = erasure_request.key_of(given.subject_request_id)
         known = asked.core.ledger.requests.find(key, caller.name, caller.role)
         admitted = asked.core.service.submit(caller, given.new_request(caller))
         if self.callbacks is not None and not caller.is_sandbox:
             self.callbacks.expect(admitted, given.status_callback_urls)
-        name = opendsr.name_for(caller, admitted)
+        name = erasure_request.name_for(caller, admitted)
         receipt = opendsr.Receipt.of(
             admitted, name, received_time=utc_now(), encoded_request=base64.b64encode(asked.raw).decode()
         )
         return self._signed(receipt, 200 if known else 201, {"Location": f"/requests/{name}"})
 
     def list_requests(self, asked: Asked) -> Response:
-        """Return a page of the requests that the caller may see."""
+        """Return a page of the requests that the caller may see; or all of them, page after page, as CSV."""
+        if asked.operation.kind == KIND:
+            pages = self._pages(asked)
+            first = next(pages, ())  # here, so that a refusal is an answer
+            return StreamingResponse(csv_parts(chain([first], pages)), media_type=f"{KIND}; charset=utf-8")
         found = asked.core.service.list_requests(asked.caller, asked.given)
         page = opendsr.RequestList(
             requests=[
-                opendsr.RequestState.of(one, opendsr.name_for(asked.caller, one)) for one in found.requests
+                opendsr.RequestState.of(one, erasure_request.name_for(asked.caller, one))
+                for one in found.requests
             ],
             total=found.total,
             last=request_number(found.requests[-1].id) if found.requests else asked.given.after,
         )
         return self._signed(page, 200)
+
+    def _pages(self, asked: Asked) -> Iterator[Sequence[DeletionRequest]]:
+        """Yield the requests that a filter finds, in order of arrival, as many at once as a page has."""
+        wanted = replace(asked.given, order=None, descending=False, offset=0, limit=0)
+        while found := asked.core.service.list_requests(asked.caller, wanted).requests:
+            yield found
+            wanted = replace(wanted, after=request_number(found[-1].id))
 
     def plan(self, asked: Asked) -> Response:
         """Return what serving a request would take, by every method."""
@@ -185,7 +203,9 @@ class HttpApi:
     def show(self, asked: Asked) -> Response:
         """Return the state of a request, or of the one that took its place."""
         found = asked.request()
-        return self._signed(opendsr.RequestState.of(found, opendsr.name_for(asked.caller, found)), 200)
+        return self._signed(
+            opendsr.RequestState.of(found, erasure_request.name_for(asked.caller, found)), 200
+        )
 
     def withdraw(self, asked: Asked) -> Response:
         """Withdraw a request that has not begun."""
@@ -193,7 +213,7 @@ class HttpApi:
         changed = asked.core.service.change("cancel", caller, request_id=asked.request_id(), by=caller.name)
         answer = opendsr.Cancellation(
             controller_id=changed.submitted_by,
-            subject_request_id=opendsr.name_for(caller, changed),
+            subject_request_id=erasure_request.name_for(caller, changed),
             received_time=utc_now(),
         )
         return self._signed(answer, 202)
@@ -204,14 +224,17 @@ class HttpApi:
         changed = asked.core.service.change(
             asked.operation.verb, caller, request_id=asked.request_id(), by=caller.name, **values
         )
-        return self._signed(opendsr.RequestState.of(changed, opendsr.name_for(caller, changed)), 200)
+        return self._signed(opendsr.RequestState.of(changed, erasure_request.name_for(caller, changed)), 200)
 
     def report_file(self, asked: Asked) -> Response:
         """Return one file of a completed request's report, byte for byte."""
         last = asked.operation.path.rpartition("/")[2]
         name = _REPORT_FILES.get(last, last)
-        content = getattr(asked.core.service.report(asked.caller, asked.request().id), name)
+        found = asked.core.service.report(asked.caller, asked.request().id)
+        content = getattr(found, name)
         if not content:
+            if not found.json and name in _REPORT_FILES.values():
+                raise RequestNotFound(REPORT_PRUNED, code="report-pruned")
             raise RequestNotFound(
                 f"This request has a report and no {name}, or not yet.", code="no-such-file"
             )

@@ -1,7 +1,7 @@
 """Listening over HTTP: uvicorn on the deletion service's event loop, with its checks and threads.
 
 uvicorn bounds connections, heads and idle ones; it waits without end for a slow head and counts by no address, so
-beyond this machine nginx belongs before it (deploy/nginx-http.conf, docs/security.md).
+beyond this machine nginx belongs before it (deploy/nginx-http.conf, docs/how-to-run-behind-nginx.md).
 """
 
 import asyncio

@@ -43,10 +43,6 @@ class Limits:
     max_samples_per_day: Annotated[int, "Sample ids that a client's requests of 24 hours may name."] = (
         Quota().samples_per_day
     )
-    max_watchers: Annotated[
-        int, "`watch` streams of all clients and officers; operators have as many apart."
-    ] = 32
-    max_watchers_per_caller: Annotated[int, "`watch` streams of each client and officer."] = 4
     max_uploads: Annotated[int, "Long lists of samples on their way, of all clients; operators likewise."] = 2
     sample_ids_per_day: Annotated[int, "Sample ids in long lists that each client may send."] = (
         2 * MAX_SAMPLE_IDS

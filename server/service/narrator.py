@@ -26,6 +26,7 @@ MEANINGS: Mapping[Status, str] = {
     Status.FAILED: "it did not succeed; the model is as it was before",
     Status.CANCELLED: "withdrawn",
     Status.REFUSED: "answered without deletion",
+    Status.REOPENED: "a recheck no longer finds its effect; its data stays excluded",
     Status.REPLACED: "another request asks for the same in its place",
 }
 GOING_ON: Mapping[Status, str] = {
@@ -108,7 +109,9 @@ class Narrator:
         if self._console.is_terminal and self._console.width < _WIDE:
             return line
         loss, test_loss = (_figure(metrics.get(name), "{:.4f}") for name in ("loss", "test_loss"))
-        return f"{line}  loss {loss}, test loss {test_loss}"
+        named = metrics.get("test_metrics") or {}
+        of_sets = "".join(f", {name} {_figure(value, '{:.4f}')}" for name, value in named.items())
+        return f"{line}  loss {loss}, test loss {test_loss}{of_sets}"
 
 
 def _deadline(event: Event) -> str:

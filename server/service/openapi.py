@@ -9,8 +9,9 @@ from pydantic import BaseModel, Field, TypeAdapter, create_model
 
 from server.ledger import RequestFilter
 from server.requests.plan_data import Plan
-from server.service import opendsr, problems
+from server.service import erasure_request, opendsr, problems
 from server.service.calls import VERBS, Verb
+from server.service.register_csv import KIND
 
 _JSON = "application/json"
 _REFUSALS = {
@@ -81,7 +82,7 @@ def _body_of(name: str, verb: Verb) -> type[BaseModel]:
         for key, value in verb.values.items()
     }
     made: type[BaseModel] = create_model(
-        f"{name.capitalize()}Values", __base__=opendsr.Part, __doc__=verb.help, **values
+        f"{name.capitalize()}Values", __base__=erasure_request.Part, __doc__=verb.help, **values
     )
     return made
 
@@ -94,7 +95,7 @@ OPERATIONS = (
         method="post",
         call="SubmitRequest",
         status=201,
-        body=opendsr.ErasureRequest,
+        body=erasure_request.ErasureRequest,
         answer=opendsr.Receipt,
     ),
     Operation(
@@ -106,12 +107,20 @@ OPERATIONS = (
         answer=opendsr.RequestList,
     ),
     Operation(
+        path="/requests.csv",
+        name="exportRequests",
+        summary="Return all requests that the filter finds and the caller may see as CSV, in order of arrival.",
+        call="ListRequests",
+        kind=KIND,
+        query=RequestFilter,
+    ),
+    Operation(
         path="/plan",
         name="planRequest",
         summary="Return what serving a request would take, by every method; nothing is filed.",
         method="post",
         call="PlanDeletion",
-        body=opendsr.ErasureRequest,
+        body=erasure_request.ErasureRequest,
         answer=Plan,
     ),
     Operation(
@@ -171,7 +180,7 @@ def openapi() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "flower-unlearning: erasure requests",
-            "version": opendsr.API_VERSION,
+            "version": erasure_request.API_VERSION,
             "description": "Erasure requests to a live federation, after OpenDSR 2.0.",
         },
         "paths": paths,

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from server.service.statuses import STATUS_OF, name_on_the_wire, refer_to_log, shorten, status_of
 from unlearning.errors import FlowerUnlearningError, InvalidRequest
-from unlearning.untrusted import as_line
+from unlearning.one_line import as_line
 
 KIND = "application/problem+json"
 _TYPE = "urn:flower-unlearning:problem:"

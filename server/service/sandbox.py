@@ -46,7 +46,7 @@ class Sandbox:
         self._folder = TemporaryDirectory(prefix="flower-unlearning-sandbox-")
         folder, live = Path(self._folder.name), self.live
         ledger = Ledger.open(f"sqlite:///{folder}/ledger.db", live.ledger.keys)
-        service = DeletionService(ledger, folder, limits=live.limits)
+        service = DeletionService(ledger, folder, limits=live.limits, run_step=live.run_step)
         return replace(live, ledger=ledger, service=service)
 
 

@@ -20,12 +20,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from server.service.access import Caller, is_name
+from server.service.access import Caller
 from server.service.calls import Role
 from unlearning.errors import ConfigurationError
+from unlearning.one_line import as_line
+from unlearning.requests import is_id
 from unlearning.runtime.durable_files import OTHERS, file_lock, write_atomically
 from unlearning.runtime.json_codec import from_plain, to_plain
-from unlearning.untrusted import as_line
 
 _log = getLogger(__name__)
 
@@ -79,7 +80,7 @@ def make_token(
         ConfigurationError: the name is malformed, the caller has two tokens, or the file holds something else.
         OSError: it cannot be written.
     """
-    if not is_name(name):
+    if not is_id(name):
         raise ConfigurationError([f"name: {name[:40]!r} is no name: 1 to 200 printable characters."])
     token = _PREFIX + secrets.token_urlsafe(32)
     now = now.replace(microsecond=0)
@@ -150,7 +151,7 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
             [f"http-tokens: {path} holds no tokens: {as_line(str(exc), 200)} {advice}"]
         ) from exc
     for token in tokens:
-        if not is_name(token.name):
+        if not is_id(token.name):
             raise ConfigurationError([f"http-tokens: {path}: {token.name[:40]!r} is no name."])
     return tokens
 

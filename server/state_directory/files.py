@@ -11,8 +11,14 @@ from unlearning.runtime.durable_files import close_state, erase_partials, make_p
 _log = getLogger(__name__)
 
 CHECKPOINTS, KEPT, REPORTS = "checkpoints", "kept", "reports"
+EARLIER = "until-"
+"""How the folder in a request's reports begins that has those of an earlier completion."""
+ARRIVING = "arriving"
+"""Answers of a session's clients while they are in use, in files without a name (`unlearning.runtime.spool`)."""
 SETTINGS_FILE = "settings.json"
 """The run's settings, which say what model a checkpoint's vector belongs to."""
+OWN_RUNS = "comparisons.json"
+"""What the user's own runs measured (`flower-unlearn bench --app`); the live loop tells it to the ledger."""
 UNDONE_FILE, RESIDUE_FILE = "undone-by-restore.json", "residue-erased.json"
 NOISE_SECRET = "noise-secret"
 """What the noise of released models is derived from (`unlearning.certified.noise_secret`): 32 bytes, mode 600.
@@ -35,9 +41,11 @@ SUPERLINK_DATABASE = Path("/var/lib/flower-unlearning/superlink.db")
 FOLDERS = (CHECKPOINTS, KEPT, REPORTS)
 _OURS = (
     *FOLDERS,
+    ARRIVING,
     CALLBACKS,
     TOKEN_USES,
     SETTINGS_FILE,
+    OWN_RUNS,
     UNDONE_FILE,
     NOISE_SECRET,
     SUBJECT_KEY,

@@ -10,15 +10,17 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from logging import getLogger
+from pathlib import Path
 
 import grpc
 from flwr.app import Message
+from google.protobuf.message import DecodeError
 
 from strategies.sessions import session_pb2 as pb
 from strategies.sessions.endpoint import MAX_ARRIVING, MAX_CLIENTS, party_of
-from strategies.sessions.framing import Assembler, Payload, frames
+from strategies.sessions.framing import END, Assembler, Payload, frames, parsed
 from strategies.waiting_places import WaitingPlaces
 from unlearning.errors import VersionMismatch
 from unlearning.protocol import check_protocol
@@ -44,7 +46,7 @@ class Stream:
 
     party: str
     close: Callable[[], object]
-    assembler: Assembler = field(default_factory=lambda: Assembler(0))
+    assembler: Assembler
     sent: int = 0
     known: frozenset[str] = frozenset()
     refusal: str = ""
@@ -92,7 +94,8 @@ class ClientConnections:
     reply_limit_bytes: how large an answer may be; set it before a message is sent.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, spool: Path | None = None) -> None:
+        self._spool = spool
         self.session_id = secrets.token_hex(16)
         self.changed = threading.Condition()
         self.by_node: dict[int, ClientConnection] = {}
@@ -120,14 +123,14 @@ class ClientConnections:
             self.changed.notify_all()
 
     def Attend(  # noqa: N802 - the method's name in session.proto
-        self, request_iterator: Iterator[pb.Frame], context: grpc.ServicerContext
-    ) -> Iterator[pb.Frame]:
+        self, request_iterator: Iterator[bytes], context: grpc.ServicerContext
+    ) -> Iterator[bytes]:
         """Yield one client's stream, from its Hello to the End; see session.proto."""
-        stream = Stream(party_of(context), context.cancel)
+        stream = Stream(party_of(context), context.cancel, Assembler(0, self._spool))
         self._arriving.enter(stream, HELLO_S)
         try:
-            first = next(request_iterator)
-        except (StopIteration, grpc.RpcError):
+            first = pb.Frame.FromString(next(request_iterator))
+        except (StopIteration, grpc.RpcError, DecodeError):
             self._warn(stream, "A stream of %s ended before it said whose it is.", stream.party)
             return
         finally:
@@ -192,15 +195,16 @@ class ClientConnections:
         found = [line for line in self.by_node.values() if hmac.compare_digest(given, line.token.encode())]
         return found[0] if found else None
 
-    def _read(self, line: ClientConnection, stream: Stream, incoming: Iterator[pb.Frame]) -> None:
+    def _read(self, line: ClientConnection, stream: Stream, incoming: Iterator[bytes]) -> None:
         """Take in the client's frames until its stream ends."""
         try:
-            for frame in incoming:
-                is_end = frame.WhichOneof("kind") == "end"
+            for received in incoming:
+                frame = parsed(received)
+                is_end = isinstance(frame, pb.Frame) and frame.HasField("end")
                 stream.assembler.limit_bytes = self.reply_limit_bytes
                 payload = None if is_end else stream.assembler.add(frame)
                 with self.changed:
-                    self.bytes_received += frame.ByteSize()
+                    self.bytes_received += len(received)
                     if is_end and line.stream is stream:
                         line.is_leaving = True
                         self.changed.notify_all()
@@ -208,14 +212,19 @@ class ClientConnections:
                         self._take(line, payload)
         except grpc.RpcError:
             pass  # the stream has ended; gRPC calls `_detach`
+        except OSError as exc:
+            self._end_reading(line, stream, f"the server cannot keep the answer: {exc}", is_refused=False)
         except Exception as exc:  # noqa: BLE001 - the frames are the client's, and so is what they lead to
-            reason = reason_of(exc)
-            self._warn(stream, "The stream of node %s is refused: %s", line.node_id, reason)
-            with self.changed:
-                stream.refusal = reason
-                line.lost = line.lost or f"it was refused: {reason}"
-                line.is_refused = True
-                self.changed.notify_all()
+            self._end_reading(line, stream, reason_of(exc), is_refused=True)
+
+    def _end_reading(self, line: ClientConnection, stream: Stream, reason: str, *, is_refused: bool) -> None:
+        """End a stream, because of what came over it or because it has no room here."""
+        self._warn(stream, "The stream of node %s is refused: %s", line.node_id, reason)
+        with self.changed:
+            stream.refusal = reason
+            line.lost = line.lost or (f"it was refused: {reason}" if is_refused else reason)
+            line.is_refused = is_refused
+            self.changed.notify_all()
 
     def _take(self, line: ClientConnection, payload: Payload) -> None:
         if payload.exchange != line.number or line.answer is not None:
@@ -234,7 +243,7 @@ class ClientConnections:
 
     def _requests(
         self, line: ClientConnection, stream: Stream, context: grpc.ServicerContext
-    ) -> Iterator[pb.Frame]:
+    ) -> Iterator[bytes]:
         """Yield the frames for one stream: every message that the client is sent, then the End."""
         while True:
             with self.changed:
@@ -245,12 +254,12 @@ class ClientConnections:
                     return
                 payload = None if line.is_over or line.is_leaving else line.request
             if payload is None:
-                yield pb.Frame(end=pb.End())
+                yield END
                 return
             for frame in frames(payload, stream.known):
                 yield frame
                 with self.changed:
-                    self.bytes_sent += frame.ByteSize()
+                    self.bytes_sent += len(frame)
             stream.sent, stream.known = payload.exchange, frozenset(payload.hashes.values())
             line.delivered = payload.exchange
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, stream.refusal)

@@ -9,15 +9,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from logging import getLogger
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import grpc
 from flwr.app import Message, RecordDict
 
 from strategies.messages import with_values
 from strategies.sessions import session_pb2 as pb
-from strategies.sessions.endpoint import open_channel
-from strategies.sessions.framing import Assembler, Payload, frames
+from strategies.sessions.endpoint import attend, open_channel
+from strategies.sessions.framing import END, MAX_INSTRUCTION_BYTES, Assembler, Payload, frames, parsed
 from strategies.sessions.payloads import (
     ACCOUNT,
     Invitation,
@@ -25,7 +26,6 @@ from strategies.sessions.payloads import (
     answer_payload,
     told_message,
 )
-from strategies.sessions.session_pb2_grpc import SessionServiceStub
 from strategies.tls_files import TlsFiles
 from unlearning.errors import SessionError
 from unlearning.protocol import own_version
@@ -35,7 +35,6 @@ from unlearning.runtime.json_codec import to_plain
 _log = getLogger(__name__)
 
 RECONNECT_S = 30.0
-MAX_INSTRUCTION_BYTES = 2**33
 _PAUSE = GrowingPause(first_s=0.5, longest_s=4.0)
 _FINAL = frozenset(
     {
@@ -50,6 +49,7 @@ _FINAL = frozenset(
 
 Answering = Callable[[Message], RecordDict]
 """The answer to a message."""
+_Outgoing: TypeAlias = "queue.SimpleQueue[Iterable[bytes] | None]"
 
 
 def run_client_session(
@@ -60,9 +60,11 @@ def run_client_session(
     is_over: Callable[[], bool] = lambda: False,
     tls: TlsFiles | None = None,
     reconnect_s: float = RECONNECT_S,
+    spool: Path | None = None,
 ) -> SessionStatistics:
     """Answer the session's messages until its End.
 
+    spool: where large arrays that arrive are held in files; without it they are in memory.
     node_id: whom they are for. is_over: whether to leave, asked after each answer.
     reconnect_s: how long to try to connect, at first and after the stream broke.
 
@@ -72,7 +74,7 @@ def run_client_session(
         ConfigurationError: a TLS file cannot be read.
     """
     with open_channel(invitation.address, tls) as channel:
-        session = _ClientSession(channel, invitation, answer, node_id, is_over, reconnect_s)
+        session = _ClientSession(channel, invitation, answer, node_id, is_over, reconnect_s, spool)
         session.run()
     return session.account
 
@@ -91,13 +93,15 @@ class _ClientSession:
         node_id: int,
         is_over: Callable[[], bool],
         reconnect_s: float,
+        spool: Path | None,
     ) -> None:
-        self._stub: Any = SessionServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+        self._attend = attend(channel)
         self._invitation = invitation
         self._answer = answer
         self._node_id = node_id
         self._is_over = is_over
         self._reconnect_s = reconnect_s
+        self._spool = spool
         self._idle_s = 3 * invitation.timeout_s
         self._started = self._contact_at = time.monotonic()
         self._last: Payload | None = None
@@ -145,14 +149,14 @@ class _ClientSession:
         """
         self._connections += 1
         received = self._bytes_received
-        outgoing: queue.SimpleQueue[Iterable[pb.Frame] | None] = queue.SimpleQueue()
+        outgoing: _Outgoing = queue.SimpleQueue()
         hello = pb.Hello(
             session_id=self._invitation.session_id,
             token=self._invitation.token,
             connection=self._connections,
             protocol_version=own_version(),
         )
-        call = self._stub.Attend(self._sent(hello, outgoing))
+        call = self._attend(self._sent(hello, outgoing))
         is_idle = threading.Event()
         try:
             self._converse(call, outgoing, is_idle)
@@ -172,25 +176,18 @@ class _ClientSession:
             outgoing.put(None)
         return None if self._has_ended else "the server closed the stream"
 
-    def _sent(
-        self, hello: pb.Hello, outgoing: "queue.SimpleQueue[Iterable[pb.Frame] | None]"
-    ) -> Iterator[pb.Frame]:
+    def _sent(self, hello: pb.Hello, outgoing: "_Outgoing") -> Iterator[bytes]:
         """Yield the Hello, and the frames of what is put into `outgoing`, until that is None."""
-        yield pb.Frame(hello=hello)
+        yield pb.Frame(hello=hello).SerializeToString()
         while (part := outgoing.get()) is not None:
             for frame in part:
                 yield frame
-                self._bytes_sent += frame.ByteSize()
+                self._bytes_sent += len(frame)
                 self._contact_at = time.monotonic()
 
-    def _converse(
-        self,
-        call: Any,
-        outgoing: "queue.SimpleQueue[Iterable[pb.Frame] | None]",
-        is_idle: threading.Event,
-    ) -> None:
+    def _converse(self, call: Any, outgoing: "_Outgoing", is_idle: threading.Event) -> None:
         """Answer what comes over one stream."""
-        assembler = Assembler(MAX_INSTRUCTION_BYTES)
+        assembler = Assembler(MAX_INSTRUCTION_BYTES, self._spool)
         while (payload := self._next_payload(call, assembler, is_idle)) is not None:
             if self._is_leaving:  # it came while this client said that it leaves
                 continue
@@ -198,7 +195,7 @@ class _ClientSession:
             self._contact_at = time.monotonic()
             if self._is_over():
                 self._is_leaving = True
-                outgoing.put([pb.Frame(end=pb.End())])
+                outgoing.put([END])
 
     def _next_payload(self, call: Any, assembler: Assembler, is_idle: threading.Event) -> Payload | None:
         """Return the next message; None when the stream ended, with or without an End."""
@@ -211,13 +208,20 @@ class _ClientSession:
         patience.daemon = True
         patience.start()
         try:
-            for frame in call:
+            for received in call:
                 self._contact_at = time.monotonic()
-                self._bytes_received += frame.ByteSize()
-                if frame.WhichOneof("kind") == "end":
+                self._bytes_received += len(received)
+                frame = parsed(received)
+                if isinstance(frame, pb.Frame) and frame.HasField("end"):
                     self._has_ended = True
                     return None
-                payload = assembler.add(frame)
+                try:
+                    payload = assembler.add(frame)
+                except OSError as exc:
+                    raise SessionError(
+                        f"This site cannot keep the model that arrives: {exc}. Make room in its state-dir.",
+                        code="disk-full",
+                    ) from exc
                 if payload is not None:
                     return payload
         finally:

@@ -5,6 +5,7 @@ the client does not connect without. On loopback (demo, tests) plain text is all
 """
 
 import resource
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ MAX_CLIENTS = 500
 """Each client of a session holds a thread of the server; those beyond are not invited."""
 MAX_ARRIVING = 256
 """Streams that have not said whose they are; each holds a thread, too."""
+CALL = "/flower_unlearning.session.v1.SessionService/Attend"
 _SPARE_THREADS = 64  # for streams that are being refused or closed
 _MAX_CONNECTIONS = 20_000
 
@@ -121,6 +123,19 @@ def _max_connections() -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return _MAX_CONNECTIONS if most == resource.RLIM_INFINITY else min(_MAX_CONNECTIONS, most // 2)
+
+
+def serve(server: grpc.Server, answer: Callable[[Iterator[bytes], Any], Iterator[bytes]]) -> None:
+    """Let `server` answer the one call of session.proto; frames stay the bytes that travel."""
+    service, _, name = CALL[1:].partition("/")
+    handlers = {name: grpc.stream_stream_rpc_method_handler(answer)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+
+
+def attend(channel: grpc.Channel) -> Callable[..., Any]:
+    """Return the one call of session.proto; frames stay the bytes that travel."""
+    call: Callable[..., Any] = channel.stream_stream(CALL, None, None)
+    return call
 
 
 def open_channel(address: str, tls: TlsFiles | None) -> grpc.Channel:

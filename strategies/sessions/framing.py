@@ -1,12 +1,16 @@
 """Frames: a payload (JSON and arrays) in bounded pieces, and back.
 
 What arrives is checked before room is made for it: sizes, types, order; and room is made for what has arrived, not
-for what is announced. The JSON and each array have a buffer of their own, so an array is used where it was received.
+for what is announced. The JSON and each array have a place of their own, so an array is used where it was received:
+in memory, or in a file (`unlearning.runtime.spool`). A chunk is put together and read here and not by protobuf, which
+copies it three times.
 """
 
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,20 +18,18 @@ from numpy.typing import NDArray
 
 from strategies.sessions import session_pb2 as pb
 from unlearning.errors import SessionError, UpdateRefused
+from unlearning.one_line import as_line
 from unlearning.parameters import content_hash
-from unlearning.untrusted import (
-    MAX_ARRAYS,
-    MAX_JSON_BYTES,
-    array_of,
-    as_line,
-    check_dtype,
-    check_size,
-    json_object,
-)
+from unlearning.runtime.spool import SpoolFile
+from unlearning.untrusted import MAX_ARRAYS, MAX_JSON_BYTES, array_of, check_dtype, check_size, json_object
 
 CHUNK_BYTES = 2**20
 MAX_FRAME_BYTES = 2 * CHUNK_BYTES
 """What gRPC lets through at once: a full chunk, or the header of a method's few arrays."""
+
+MAX_INSTRUCTION_BYTES = 2**33
+"""The largest payload that a client takes."""
+END = pb.Frame(end=pb.End()).SerializeToString()
 
 Json = Mapping[str, Any]
 
@@ -37,7 +39,7 @@ class Payload:
     """One instruction or one reply.
 
     exchange: counts the session's exchanges from 1.
-    hashes: of the arrays that the receiver shall keep, by name; one of them may then travel once only.
+    hashes: of the arrays that the receiver shall keep, or has checked, by name; one may then travel once only.
     """
 
     exchange: int
@@ -46,8 +48,8 @@ class Payload:
     hashes: Mapping[str, str] = field(default_factory=dict)
 
 
-def frames(payload: Payload, known: frozenset[str] = frozenset()) -> Iterator[pb.Frame]:
-    """Yield the payload's header and chunks; arrays whose hash is `known` to the receiver travel without
+def frames(payload: Payload, known: frozenset[str] = frozenset()) -> Iterator[bytes]:
+    """Yield the payload's header and chunks as they travel; arrays whose hash is `known` to the receiver go without
     their bytes.
     """
     text = json.dumps(dict(payload.values)).encode()
@@ -62,38 +64,54 @@ def frames(payload: Payload, known: frozenset[str] = frozenset()) -> Iterator[pb
         )
         for name, array in arrays.items()
     ]
-    yield pb.Frame(header=pb.Header(exchange=payload.exchange, json_bytes=len(text), arrays=headers))
+    header = pb.Header(exchange=payload.exchange, json_bytes=len(text), arrays=headers)
+    yield pb.Frame(header=header).SerializeToString()
     yield from _chunks(memoryview(text))
-    for header in headers:
-        if not header.is_known:
-            yield from _chunks(arrays[header.name].reshape(-1).view(np.uint8).data)
+    for one in headers:
+        if not one.is_known:
+            yield from _chunks(arrays[one.name].reshape(-1).view(np.uint8).data)
+
+
+def parsed(frame: bytes) -> pb.Frame | memoryview:
+    """Return a frame that has come; of a chunk the bytes, where they lie.
+
+    Raises:
+        DecodeError: it is no frame.
+    """
+    for size in _HEAD_SIZES:
+        if frame.startswith(_chunk_head(max(0, len(frame) - size))) and len(frame) > size:
+            return memoryview(frame)[size:]
+    return pb.Frame.FromString(frame)
 
 
 class Assembler:
     """Puts frames together to payloads: `add` gives a payload when its last frame has come.
 
     limit_bytes: how large a payload may be; what announces itself larger is refused unread.
+    spool: the directory of the files in which arrays of more than a chunk are held; without one they are in memory.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, spool: Path | None = None) -> None:
         self.limit_bytes = limit_bytes
+        self._spool = spool
         self._kept: dict[str, NDArray[Any]] = {}
         self._header: pb.Header | None = None
         self._sizes: list[int] = []
-        self._sections: list[bytearray] = []
+        self._sections: list[bytearray | SpoolFile] = []
 
-    def add(self, frame: pb.Frame) -> Payload | None:
-        """Return the payload that `frame` completes, if it does.
+    def add(self, frame: pb.Frame | memoryview) -> Payload | None:
+        """Return the payload that `frame`, as `parsed` gives it, completes, if it does.
 
         Raises:
             SessionError: the frame is out of order, malformed or above a limit.
+            OSError: it cannot be written to the spool.
         """
-        kind = frame.WhichOneof("kind")
+        kind = "chunk" if isinstance(frame, memoryview) else frame.WhichOneof("kind")
         try:
-            if kind == "header" and self._header is None:
+            if isinstance(frame, pb.Frame) and kind == "header" and self._header is None:
                 self._begin(frame.header)
             elif kind == "chunk" and self._header is not None:
-                self._fill(frame.chunk.data)
+                self._fill(frame if isinstance(frame, memoryview) else frame.chunk.data)
             else:
                 raise SessionError(f"A frame of kind {kind!r} came out of order.", code="out-of-order")
             if len(self._sections) < len(self._sizes) or len(self._sections[-1]) < self._sizes[-1]:
@@ -132,7 +150,7 @@ class Assembler:
         self._sizes, self._sections = sizes, [bytearray()]
         self._skip_full()
 
-    def _fill(self, data: bytes) -> None:
+    def _fill(self, data: bytes | memoryview) -> None:
         section, size = self._sections[-1], self._sizes[len(self._sections) - 1]
         expected = min(CHUNK_BYTES, size - len(section))
         if len(data) != expected:
@@ -141,13 +159,14 @@ class Assembler:
                 code="bad-chunk",
                 expected=expected,
             )
-        section += data
+        section.extend(data)
         self._skip_full()
 
     def _skip_full(self) -> None:
         sizes, sections = self._sizes, self._sections
         while len(sections) < len(sizes) and len(sections[-1]) == sizes[len(sections) - 1]:
-            sections.append(bytearray())
+            is_large = sizes[len(sections)] > CHUNK_BYTES
+            sections.append(bytearray() if self._spool is None or not is_large else SpoolFile(self._spool))
 
     def _payload(self, header: pb.Header) -> Payload:
         text, *buffers = self._sections
@@ -157,10 +176,15 @@ class Assembler:
             if array.is_known:
                 arrays[array.name] = self._kept[array.content_hash]
                 continue
-            arrays[array.name] = array_of(buffers.pop(0), check_dtype(array.dtype), array.shape)
+            buffer = buffers.pop(0)
+            content = buffer if isinstance(buffer, bytearray) else buffer.mapped()
+            arrays[array.name] = array_of(content, check_dtype(array.dtype), array.shape)
             if array.content_hash:
                 self._keep(array.name, array.content_hash, arrays[array.name])
-        return Payload(exchange=header.exchange, values=json_object(bytes(text)), arrays=arrays)
+        assert isinstance(text, bytearray), "only arrays are spooled"
+        hashes = {array.name: array.content_hash for array in header.arrays if array.content_hash}
+        values = json_object(bytes(text))
+        return Payload(exchange=header.exchange, values=values, arrays=arrays, hashes=hashes)
 
     def _keep(self, name: str, digest: str, array: NDArray[Any]) -> None:
         if content_hash(array) != digest:
@@ -168,9 +192,29 @@ class Assembler:
         self._kept = {digest: array}  # the newest only: an older model is not asked for again
 
 
-def _chunks(data: memoryview) -> Iterator[pb.Frame]:
+def _chunks(data: memoryview) -> Iterator[bytes]:
     for start in range(0, len(data), CHUNK_BYTES):
-        yield pb.Frame(chunk=pb.Chunk(data=bytes(data[start : start + CHUNK_BYTES])))
+        chunk = data[start : start + CHUNK_BYTES]
+        yield b"".join((_chunk_head(len(chunk)), chunk))
+
+
+_HEAD_SIZES = range(4, 11)
+"""Of `_chunk_head`, up to the largest frame."""
+
+
+@lru_cache(maxsize=64)
+def _chunk_head(size: int) -> bytes:
+    """Return what comes before the `size` bytes of a chunk in its frame, as protobuf writes it."""
+    inner = b"\x0a" + _varint(size)
+    return b"\x1a" + _varint(len(inner) + size) + inner
+
+
+def _varint(number: int) -> bytes:
+    written = bytearray()
+    while number > 127:
+        written.append(number & 127 | 128)
+        number >>= 7
+    return bytes((*written, number))
 
 
 def _little_endian(array: NDArray[Any]) -> NDArray[Any]:

@@ -8,9 +8,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from strategies.messages import ARRAYS, CONFIG, METRICS, ROUND, VECTOR, Json, round_of, text_of
+from strategies.held_arrays import numbers_of
+from strategies.messages import (
+    ARRAYS,
+    CONFIG,
+    METRICS,
+    ROUND,
+    VECTOR,
+    Json,
+    arrays_record,
+    config_beside,
+    round_of,
+    text_of,
+)
 from strategies.sessions.framing import Payload
 from unlearning.errors import SessionError, UpdateRefused
 from unlearning.parameters import content_hash
@@ -19,7 +31,7 @@ from unlearning.runtime.json_codec import from_plain
 INVITATION, ACCOUNT = "session", "account"
 """Under these keys a Flower message carries the invitation, and an answer what the client has done so far."""
 
-_KIND, _TEXT = "type", "json"
+_KIND, _TEXT, _BESIDE = "type", "json", "config"
 _MOST = 2**63
 
 
@@ -97,6 +109,7 @@ def message_payload(message: Message, shared: SharedArrays) -> Payload:
             _KIND: message.metadata.message_type,
             ROUND: round_of(message),
             _TEXT: text_of(message.content),
+            _BESIDE: config_beside(message.content),
         },
         arrays=shared.arrays,
         hashes=shared.hashes,
@@ -111,7 +124,7 @@ def told_message(payload: Payload, node_id: int) -> Message:
     """
     values = payload.values
     try:
-        config = ConfigRecord({ROUND: int(values[ROUND]), "json": values[_TEXT]})
+        config = ConfigRecord({**values.get(_BESIDE, {}), ROUND: int(values[ROUND]), "json": values[_TEXT]})
         content = RecordDict({CONFIG: config, **_array_record(payload)})
         kind, group = values[_KIND], str(values[ROUND])
         return Message(content, dst_node_id=node_id, message_type=kind, group_id=group)
@@ -150,10 +163,10 @@ def answer_content(payload: Payload) -> RecordDict:
 
 def _arrays(content: RecordDict) -> dict[str, Any]:
     record = content.array_records.get(ARRAYS)
-    return {} if record is None else {name: array.numpy() for name, array in record.items()}
+    return {} if record is None else {name: numbers_of(name, array) for name, array in record.items()}
 
 
 def _array_record(payload: Payload) -> dict[str, ArrayRecord]:
     if not payload.arrays:
         return {}
-    return {ARRAYS: ArrayRecord({name: Array(array) for name, array in payload.arrays.items()})}
+    return {ARRAYS: arrays_record(payload.arrays, payload.hashes)}

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from logging import getLogger
+from pathlib import Path
+from shutil import disk_usage
 
 import grpc
 from flwr.app import Error, Message, RecordDict
@@ -21,12 +23,13 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
 from strategies.exchange import NO_ANSWER, REFUSED, UNABLE, read_each
-from strategies.messages import WHOAMI
+from strategies.messages import WHOAMI, count_bytes
 from strategies.sessions.client_connections import ClientConnection, ClientConnections
-from strategies.sessions.endpoint import MAX_CLIENTS, Endpoint
+from strategies.sessions.endpoint import MAX_CLIENTS, Endpoint, serve
+from strategies.sessions.framing import MAX_INSTRUCTION_BYTES
 from strategies.sessions.invitations import FlowerMessages, Invitations
 from strategies.sessions.payloads import SharedArrays, answer_content, message_payload
-from strategies.sessions.session_pb2_grpc import add_SessionServiceServicer_to_server
+from unlearning.errors import SessionError
 from unlearning.untrusted import MAX_JSON_BYTES
 
 _log = getLogger(__name__)
@@ -42,25 +45,34 @@ ENDING_S = 30.0
 NODES_S = 1.0
 """How old the SuperLink's list of nodes online may be: to ask for it takes longer than a round's arithmetic, and it
 counts a node as online for half a minute after its last heartbeat."""
+GB = 1e9
 _LOST = 1  # the code of an error reply, as Flower's own mean: no answer will come
 
 
 class SessionGrid(Grid):
     """A Grid over `grid` that holds sessions at `endpoint`.
 
+    spool: where the large arrays of answers are held in files; without it they are in memory.
     always: whether every message goes over a stream; otherwise while `session` is entered.
     bytes_sent, bytes_received: over streams and by Flower together, as far as messages went through here.
     """
 
     def __init__(
-        self, grid: Grid, endpoint: Endpoint, *, always: bool = False, reconnect_s: float = RECONNECT_S
+        self,
+        grid: Grid,
+        endpoint: Endpoint,
+        *,
+        always: bool = False,
+        reconnect_s: float = RECONNECT_S,
+        spool: Path | None = None,
     ) -> None:
         self._grid = grid
         self._endpoint = endpoint
         self._always = always
         self._reconnect_s = reconnect_s
         self._ids = count(1)
-        self._lines = ClientConnections()
+        self._spool = spool
+        self._lines = ClientConnections(spool)
         self._pending: dict[str, ClientConnection] = {}
         self._by_flower = FlowerMessages(grid)
         self._invitations = Invitations(grid, endpoint)
@@ -111,7 +123,7 @@ class SessionGrid(Grid):
         self._invitations.forget()
         self._server.stop(1.0).wait()
         self._server = None
-        self._pending, self._lines = {}, ClientConnections()
+        self._pending, self._lines = {}, ClientConnections(self._spool)
 
     def wait(self, seconds: float) -> None:
         """Wait for an answer that has come since the last look, `seconds` at most."""
@@ -119,9 +131,16 @@ class SessionGrid(Grid):
             self._lines.changed.wait_for(lambda: self._lines.num_answers > self._seen, timeout=seconds)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages; the ids are for `pull_messages` of this grid."""
+        """Send messages; the ids are for `pull_messages` of this grid.
+
+        Raises:
+            SessionError: they are too large for a stream, or the answers for the disk; none was sent.
+        """
+        messages = list(messages)
         if self._always:
             self._listen()
+        if self._server is not None:
+            self._check_room(max((count_bytes(one.content) for one in messages), default=0), len(messages))
         ids: list[str] = []
         flower: list[Message] = []
         for message in messages:
@@ -190,9 +209,25 @@ class SessionGrid(Grid):
     def _listen(self) -> None:
         if self._server is None:
             server = self._endpoint.listen()
-            add_SessionServiceServicer_to_server(self._lines, server)  # type: ignore[no-untyped-call]  # generated
+            serve(server, self._lines.Attend)
             server.start()
             self._server = server
+
+    def _check_room(self, size: int, count: int) -> None:
+        """Refuse messages of `size` bytes at most where their answers, as large, have no room."""
+        if size > MAX_INSTRUCTION_BYTES:
+            raise SessionError(
+                f"A message of {size / GB:.1f} GB is too large: {MAX_INSTRUCTION_BYTES / GB:.1f} GB at most go over a "
+                "stream. Train a smaller model, or freeze a part of it, which then stays at home.",
+                code="message-too-large",
+            )
+        free = math.inf if self._spool is None else disk_usage(self._spool).free
+        if count * size > free:
+            raise SessionError(
+                f"The answers of {count} clients take {count * size / GB:.1f} GB in {self._spool}, where "
+                f"{free / GB:.1f} GB are free. Make room, name another state-dir, or ask fewer clients (fraction).",
+                code="disk-full",
+            )
 
     def _send(self, message: Message) -> bool:
         """Hand a message to its node's stream, inviting the node where it has none; or leave it to Flower: False."""

@@ -3,7 +3,7 @@
 None holds a secret: the SuperLink stores a run's configuration, and Flower sends it to every client. A secret comes by
 the environment (`server/state_directory/ledger_address.py`), or in a file of its owner that the configuration names.
 
-The sentence below a field is its row in docs/configuration.md, under the first line of its class (`make docs`).
+The sentence below a field is its row in docs/reference-settings.md, under the first line of its class (`make docs`).
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from unlearning.training import LocalTraining
+from unlearning.local_training import LocalTraining
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Points = Annotated[float, Field(ge=0, le=100)]
@@ -28,11 +28,12 @@ _SECRETS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SecretPlace:
-    """Marks a setting whose secret belongs in a place of its own; `advice` says where."""
-
-    advice: str = "Put it into a file of mode 600 on the machine that needs it, and name the file"
+_ANYWHERE = "Put it into a file of mode 600 on the machine that needs it, and name the file"
+_SECRET_PLACES = {
+    "ledger": "Put the URL into FLOWER_UNLEARNING_LEDGER, or into a file of mode 600 that "
+    "FLOWER_UNLEARNING_LEDGER_FILE names, in the environment of flower-superexec (docs/how-to-keep-secrets.md)"
+}
+"""Where a secret belongs that a setting must not hold, by the setting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +45,9 @@ class RoundSettings:
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """share of the eligible clients that train in a round"""
     min_clients: PositiveInt = 1
-    """a round needs at least so many eligible clients online"""
+    """a round needs at least this number of eligible clients online"""
     start_clients: NonNegativeInt = 0
-    """wait for so many before the first round; `0` means `num-clients`"""
+    """wait for this number before the first round; `0` means `num-clients`"""
     round_interval_s: NonNegativeFloat = 0.0
     """the shortest time from one training round's beginning to the next one's; requests are taken meanwhile"""
     round_timeout_s: PositiveFloat = 600.0
@@ -60,7 +61,7 @@ class RoundSettings:
     for no bound"""
     max_influence_factor: NonNegativeFloat = 3.0
     """a client whose count times the length of its update is over this multiple of the others' median (in small
-    federations [less](operations.md#one-client-against-the-others)) counts fewer examples where it harms the model (at
+    federations [less](reference-limits.md#clients)) counts fewer examples where it harms the model (at
     least `1`); `0` for no bound. It costs a test in a round in which a client is over it"""
     max_client_examples: NonNegativeInt = 0
     """refuse an answer that counts more examples: the count is a client's weight in the average; `0` for no such
@@ -70,12 +71,12 @@ class RoundSettings:
     no such bound"""
     client_example_limits: str = ""
     """what single clients may count in place of both: `hospital-3=200000; hospital-7=50000`
-    ([how a large site is let in](operations.md#a-large-site))"""
+    ([how a large site is let in](how-to-handle-a-bad-client.md#allow-a-large-site))"""
     max_round_score_loss: Points = 30.0
     """a training or recovery round whose score on the server's test set is more points below the best of the last ten
     committed ones is not committed; `0` for no bound. It costs a test a round, whatever `evaluate-every` says"""
     evaluate_every: NonNegativeInt = 1
-    """test the model on the server's test set every so many training rounds; `0` never"""
+    """test the model on the server's test set after every N training rounds; `0` never"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,20 +95,15 @@ class MemorySettings:
     """its name in reports"""
     state_dir: str = ""
     """checkpoints, ledger and reports on the server; empty: a fresh directory for this run under `FLWR_HOME`"""
-    ledger: Annotated[
-        str,
-        SecretPlace(
-            "Put the URL into FLOWER_UNLEARNING_LEDGER, or into a file of mode 600 that "
-            "FLOWER_UNLEARNING_LEDGER_FILE names, in the environment of flower-superexec (docs/access.md)"
-        ),
-    ] = ""
-    """SQLAlchemy URL without a password (refused: [secrets](access.md#secrets)); empty: what `FLOWER_UNLEARNING_LEDGER`
+    ledger: str = ""
+    """SQLAlchemy URL without a password ([refused](how-to-keep-secrets.md)); empty: what `FLOWER_UNLEARNING_LEDGER`
     or `FLOWER_UNLEARNING_LEDGER_FILE` in the ServerApp's environment says, else SQLite in the state directory;
     PostgreSQL: `postgresql+psycopg://…`"""
     checkpoints_kept: PositiveInt = 3
     """how many are kept; a completed deletion erases all older ones"""
     certificate_key: str = ""
-    """the private key (PEM, mode 600) that signs [certificates](certificate.md); empty: they are unsigned and say so"""
+    """the private key (PEM, mode 600) that signs [certificates](explanation-certificates.md); empty: they are unsigned
+    and say so"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +111,7 @@ class SessionSettings:
     """Sessions."""
 
     transport: Literal["messages", "session"] = "messages"
-    """each message by Flower, or all over a stream that a client holds open ([sessions](sessions.md))"""
+    """each message by Flower, or all over a stream that a client holds open ([sessions](explanation-sessions.md))"""
     session_address: str = ""
     """`HOST:PORT` where clients reach the ServerApp's sessions; empty: every message goes by Flower"""
     session_bind: str = ""
@@ -131,19 +127,58 @@ class SessionSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SecureAggregationSettings:
+    """Secure aggregation."""
+
+    secure_aggregation: bool = False
+    """the server learns sums over clients and no client's own part
+    ([how, and what it costs](explanation-secure-aggregation.md))"""
+    min_cohort: Annotated[int, Field(ge=3)] = 3
+    """the fewest clients that a sum may be over; a site can ask for more"""
+    threshold: Annotated[float, Field(ge=0.5, lt=1)] = 0.667
+    """over this share of a round's clients must stay to its end, else it is abandoned: `0.5` holds against a server
+    that lies, `0.667` also where up to a third of the clients help it"""
+    secure_clip_norm: PositiveFloat = 10.0
+    """a client shortens its update to this Euclidean norm; the report says how many did"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacySettings:
+    """Training with privacy."""
+
+    privacy: Literal["none", "client"] = "none"
+    """`client`: rounds have differential privacy for single clients, whose deletion is then covered
+    ([how](how-to-train-with-privacy.md)). Clients weigh the same, each takes part with probability `fraction`, and
+    `max-norm-factor`, `max-influence-factor` and `max-count-factor` are off"""
+    privacy_clip_norm: PositiveFloat = 1.0
+    """a client's update is shortened to this Euclidean norm"""
+    privacy_noise_multiplier: NonNegativeFloat = 0.0
+    """standard deviation of the noise on the sum of updates, in `privacy-clip-norm`; `0`: the least with which `rounds`
+    rounds keep `privacy-epsilon`"""
+    privacy_epsilon: NonNegativeFloat = 0.0
+    """the budget for one client; `0`: none"""
+    privacy_delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """at which ε is counted; below 1 of `num-clients`"""
+    privacy_at_budget: Literal["stop", "warn"] = "stop"
+    """what happens before the round that would exceed the budget"""
+    privacy_deletion_epsilon: Annotated[float, Field(gt=0, le=10)] = 10.0
+    """the largest ε, for all clients that have left together, at which a deletion counts as covered"""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeletionSettings:
     """Deletion."""
 
     prepare: str = ""
     """work in every training round for methods that need it, before any request: `federaser every=2; pga`
-    ([preparing](preparing.md))"""
+    ([how](how-to-prepare-a-method.md))"""
     requests: str = ""
     """requests filed by the run itself: `at=3 client=2; at=5 client=1 samples=17,21 method=puf-regular`"""
     approval: Literal["none", "officer", "two"] = "none"
     """who accepts a request before it begins: `none`, one `officer`, or `two` of different names; it counts for
-    requests filed from then on ([approval](access.md#approval))"""
+    requests filed from then on ([approval](how-to-approve-requests.md))"""
     recovery_max_rounds: NonNegativeInt = 30
-    """recovery ends after so many rounds at the latest"""
+    """recovery ends after this number of rounds at the latest"""
     recovery_tolerance: Share = 0.01
     """recovery ends when the test score, without the forgotten classes, is at most this below the one before"""
     recovery_target: Share = 0.0
@@ -151,7 +186,7 @@ class DeletionSettings:
     `0` means: use the tolerance"""
     max_score_loss: Points = 15.0
     """a deletion whose model is more points below the score before is held by
-    [the gate](operations.md#the-gate-before-a-commit); `0`: only a model that is not finite, or whose norm has
+    [the gate](how-to-handle-a-failed-deletion.md#the-gate); `0`: only a model that is not finite, or whose norm has
     exploded, is"""
     batch_max: PositiveInt = 1000
     """the most waiting requests that are carried out as one deletion"""
@@ -161,20 +196,24 @@ class DeletionSettings:
     batch_window_s: NonNegativeFloat = 3600.0
     """how long a request waits at most for others, where `min-deletions-together` asks for more than one"""
     max_attempts: PositiveInt = 5
-    """so many failed attempts make a request fail (it can be retried)"""
+    """this number of failed attempts makes a request fail (it can be retried)"""
     attack_samples: PositiveInt = 1000
-    """at most so many per-example values a client and set travel for the attacks"""
+    """at most this number of per-example values per client and set is sent for the attacks"""
     mia_u_classifiers: bool = False
     """attack the change that a deletion makes with classifiers too; seconds a measurement"""
     measure_every_recovery_round: bool = True
     """`false`: measure before, after unlearning and at the end only"""
+    recheck_after_rounds: str = ""
+    """attack the model again for each completed request after these numbers of further rounds, such as `5, 20, 100`,
+    and reopen the request where its effect no longer shows ([rechecks](how-to-recheck-a-deletion.md)); empty: on demand
+    only"""
 
 
-def describe_secrets(values: Mapping[str, Any], places: Mapping[str, SecretPlace]) -> list[str]:
-    """Say of each setting that holds a secret what to do, by its own of the `places`; the secret is not repeated."""
+def secrets_in(values: Mapping[str, Any]) -> list[str]:
+    """Say of each setting that holds a secret what to do; the secret is not repeated."""
     return [
         f"{name}: it holds {what}, which the SuperLink would store and send to every client. "
-        f"{places.get(name, SecretPlace()).advice}; if it was submitted before, change it."
+        f"{_SECRET_PLACES.get(name, _ANYWHERE)}; if it was submitted before, change it."
         for name, value in values.items()
         if (what := _secret_in(value))
     ]

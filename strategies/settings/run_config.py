@@ -15,16 +15,18 @@ from pydantic.fields import FieldInfo
 from strategies.settings.groups import (
     DeletionSettings,
     MemorySettings,
+    PrivacySettings,
     RoundSettings,
-    SecretPlace,
+    SecureAggregationSettings,
     SessionSettings,
     TrainingSchedule,
-    describe_secrets,
+    secrets_in,
 )
 from strategies.tls_files import is_loopback
 from strategies.update_limits import CountLimits, Limits
-from unlearning.errors import ConfigurationError
+from unlearning.errors import ConfigurationError, describe_wrong_value
 from unlearning.methods.eligibility import unfit_preparations
+from unlearning.methods.method import Need
 from unlearning.methods.preparation import Preparation, task_prepared
 from unlearning.methods.registry import method_named, preparations
 from unlearning.tasks.settings import TaskSettings, problems
@@ -47,7 +49,14 @@ TYPED = ConfigDict(
 # The last base comes first in messages and tables.
 @dataclass(frozen=True, kw_only=True, config=TYPED)
 class RunSettings(
-    DeletionSettings, SessionSettings, MemorySettings, TrainingSchedule, RoundSettings, TaskSettings
+    DeletionSettings,
+    PrivacySettings,
+    SecureAggregationSettings,
+    SessionSettings,
+    MemorySettings,
+    TrainingSchedule,
+    RoundSettings,
+    TaskSettings,
 ):
     """Every setting of a run; names in the configuration are written with hyphens."""
 
@@ -96,7 +105,40 @@ class RunSettings(
         else:
             for prepared in switched_on.values():
                 wrong += prepared.training_problems(self.training(1))
-        return [*wrong, *self.bound_problems()]
+        if self.secure_aggregation and self.prepare:
+            wrong.append(
+                "prepare: prepared methods keep single updates, which secure-aggregation hides. Leave it out."
+            )
+        return [*wrong, *self.bound_problems(), *(self.privacy_problems() if self.is_private else ())]
+
+    @property
+    def is_private(self) -> bool:
+        """Whether rounds have differential privacy for clients."""
+        return self.privacy == "client"
+
+    def privacy_problems(self) -> list[str]:
+        """Say in one sentence each what of these settings does not go with private training."""
+        wrong = []
+        if self.secure_aggregation:
+            wrong.append(
+                "secure-aggregation: privacy needs single updates to shorten. Leave one of them out."
+            )
+        if self.prepare:
+            wrong.append(
+                "prepare: prepared methods keep single updates without noise, beside which privacy would promise "
+                "nothing. Leave it out."
+            )
+        if self.privacy_delta >= 1 / self.num_clients:
+            wrong.append(
+                f"privacy-delta: {self.privacy_delta:g} would allow to give away one of {self.num_clients:,} clients. "
+                f"Choose one below {1 / self.num_clients:.2g}, such as {0.1 / self.num_clients:.1g}."
+            )
+        if not self.privacy_noise_multiplier and not (self.privacy_epsilon and self.rounds):
+            wrong.append(
+                "privacy: the noise is not decided. Give privacy-noise-multiplier (1 is usual), or privacy-epsilon and "
+                "the number of rounds."
+            )
+        return wrong
 
     def bound_problems(self) -> list[str]:
         """Say in one sentence each which bound on what clients answer makes no sense."""
@@ -118,7 +160,25 @@ class RunSettings(
                 "client-example-limits: write CLIENT=COUNT with a semicolon between two, such as "
                 f"hospital-3=200000; hospital-7=50000, got {self.client_example_limits[:80]!r}."
             )
+        try:
+            self.recheck_rounds()
+        except ValueError:
+            wrong.append(
+                "recheck-after-rounds: write rising numbers of rounds from 1 on, such as 5, 20, 100, got "
+                f"{self.recheck_after_rounds[:80]!r}."
+            )
         return wrong
+
+    def recheck_rounds(self) -> tuple[int, ...]:
+        """Return after how many rounds a completed request is attacked again, in rising order.
+
+        Raises:
+            ValueError: `recheck-after-rounds` is malformed.
+        """
+        found = tuple(int(one) for one in self.recheck_after_rounds.replace(",", " ").split())
+        if sorted({*found}) != [*found] or (found and found[0] < 1):
+            raise ValueError
+        return found
 
     def count_limits(self) -> CountLimits:
         """Return how many examples clients may count.
@@ -130,15 +190,17 @@ class RunSettings(
         own = {client.strip(): int(count) for client, _, count in pairs}
         if "" in own or any(count < 1 for count in own.values()) or len(own) < len(pairs):
             raise ValueError
-        return CountLimits(most=self.max_client_examples, factor=self.max_count_factor, own=own)
+        factor = 0.0 if self.is_private else self.max_count_factor
+        return CountLimits(most=self.max_client_examples, factor=factor, own=own)
 
     def limits(self, task: Task) -> Limits:
         """Return the limits on what one client may do to a model of `task`."""
         return Limits(
             task=task,
             max_norm=self.max_update_norm,
-            norm_factor=self.max_norm_factor,
-            influence_factor=self.max_influence_factor,
+            # One client's answer must not decide whether another's counts.
+            norm_factor=0.0 if self.is_private else self.max_norm_factor,
+            influence_factor=0.0 if self.is_private else self.max_influence_factor,
             counts=self.count_limits(),
         )
 
@@ -171,6 +233,11 @@ class RunSettings(
     def task(self) -> TaskSettings:
         """Return the part that says which of the built-in tasks is learnt."""
         return self._part(TaskSettings)
+
+    def preparing(self, need: Need) -> list[str]:
+        """Return the titles of the methods that `prepare` switches on and that have a need."""
+        infos = [method_named(name).info for name in self.preparations()]
+        return [info.title for info in infos if need in info.needs]
 
     def prepared_task(self, task: Task) -> Task:
         """Return `task` as the methods train it that `prepare` switches on.
@@ -206,17 +273,6 @@ class RunSettings(
 _ADAPTER = TypeAdapter(RunSettings)
 FIELDS: Mapping[str, FieldInfo] = vars(RunSettings)["__pydantic_fields__"]
 _TYPED_NAMES = {name: field.alias or name for name, field in FIELDS.items()}
-_SECRET_PLACES = {
-    field.alias or name: mark
-    for name, field in FIELDS.items()
-    for mark in field.metadata
-    if isinstance(mark, SecretPlace)
-}
-
-
-def secrets_in(values: Mapping[str, Any]) -> list[str]:
-    """Say of each setting that holds a secret what to do; the secret is not repeated."""
-    return describe_secrets(values, _SECRET_PLACES)
 
 
 def _sentence(error: Any) -> str:
@@ -226,4 +282,4 @@ def _sentence(error: Any) -> str:
         near = get_close_matches(name, known, n=1)
         meant = f"Did you mean {near[0]}?" if near else f"The settings are: {', '.join(known)}."
         return f"{name}: there is no such setting. {meant}"
-    return f"{name}: {error['msg']}, got {error['input']!r}."
+    return describe_wrong_value(error)

@@ -13,6 +13,7 @@ from flwr.app import Array, Message, RecordDict
 
 from strategies.messages import VECTOR, vector_of
 from tests.acceptance.test_hostile_clients import HOSTILE, Hostile, absent
+from tests.cases import slow_but
 from tests.federation import InProcessFederation, client
 from tests.hostile import Forge, with_array, with_arrays
 from unlearning.errors import UnsupportedRequest
@@ -61,7 +62,9 @@ def deleted(
     return one, one.forget(target or client("4"), method, rounds=3, **parameters)
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "retrain"])  # which is below
+@pytest.mark.parametrize(
+    "method", slow_but(("sisa",), [name for name in METHODS if name != "retrain"])
+)  # which is below
 def test_an_absurd_answer_is_left_out_as_an_absent_one(federation, method):
     """It is named in the round's record and in the report, and nothing else differs."""
     forge = million_times_from_the_model if method == "sisa" else million_times
@@ -125,6 +128,7 @@ def test_a_preparation_that_cannot_use_an_accepted_answer_ends_and_the_rounds_go
         one.file(client("1"), method="federaser")
 
 
+@pytest.mark.slow
 def test_a_tangent_of_any_length_leaves_the_next_round_its_clients(federation):
     """No client could return a finite derivative along a vector that overflowed, and every model would be refused."""
     one = federation(rounds=4, num_clients=3, evaluate_every=0, prepare="hf-online")

@@ -1,4 +1,4 @@
-"""The method in docs/adding-a-method.md is a real one: it runs in a federation by one registry line."""
+"""The method in docs/tutorial-your-own-method.md is a real one: it runs in a federation by one registry line."""
 
 import re
 from dataclasses import replace
@@ -11,22 +11,34 @@ from tests.federation import client
 from unlearning.errors import InvalidRequest
 from unlearning.local import begin, unlearn
 from unlearning.methods import registry
+from unlearning.methods.method import Need
 from unlearning.tasks import TaskSettings, load_site, make_task
 from unlearning.testing import check_method
 from unlearning.training import TrainingSettings, local_seed, train
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "adding-a-method.md"
+DOCS = Path(__file__).parents[2] / "docs"
+TUTORIAL = DOCS / "tutorial-your-own-method.md"
 
 
 @pytest.fixture
 def documented(monkeypatch: pytest.MonkeyPatch):
     """The document's method, registered as a reader would register it."""
-    (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    code, *_ = re.findall(
+        r"```\{code-cell\} ipython3\n(.*?)```", TUTORIAL.read_text(encoding="utf-8"), re.DOTALL
+    )
     names: dict[str, object] = {}
-    exec(compile(code, str(DOCUMENT), "exec"), names)
+    exec(compile(code, str(TUTORIAL), "exec"), names)
     method = names["RetainedRound"]()  # type: ignore[operator]
     monkeypatch.setattr(registry, "METHODS", {**registry.METHODS, method.info.name: method})
     return method
+
+
+def test_the_page_says_what_each_need_means():
+    """One row per member."""
+    rows = re.findall(
+        r"(?m)^\| `([A-Z_]+)` \|", (DOCS / "reference-method-seam.md").read_text(encoding="utf-8")
+    )
+    assert set(rows) == {need.name for need in Need}
 
 
 def test_the_documented_method_serves_a_request(federation, documented):

@@ -14,11 +14,14 @@ import pytest
 import sqlalchemy as sa
 from typer.testing import CliRunner
 
+from server.certificate.keys import make_key_pair
 from server.cli import app
 from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger
+from server.ledger.records import APPROVED
 from server.operations import restore as restore_module
 from server.operations.backup import FILE, back_up, read_verified
+from server.operations.certified_deletions import read_certified, unknown_to
 from server.operations.restore import restore
 from tests.acceptance.test_live_deletion import sample_ids
 from tests.federation import client
@@ -129,6 +132,87 @@ def test_what_a_restore_undoes_is_carried_out_again_in_its_order(one, backup_of_
     assert json.loads((one.directory / "undone-by-restore.json").read_text())["filed_again"] == {
         old.id: new.id for old, new in zip(before, again, strict=True)
     }
+
+
+def test_on_a_new_machine_certificates_say_what_is_carried_out_again(federation, one, tmp_path):
+    """In its order and with its days; a person decides again, and files what needs ids that are in no list."""
+    open_then = one.file(client("2"))
+    backup = saved(one, tmp_path / "backup")
+    ids = sorted(sample_ids(one, "1", 3))
+    one.run(rounds=3)
+    listed = one.file(Target(Granularity.SAMPLE, "1", frozenset(ids[:2])), "natural")
+    unlisted = one.file(Target(Granularity.SAMPLE, "1", frozenset(ids[2:])), "natural")
+    one.run(rounds=4)
+    kept = tmp_path / "kept"
+    shutil.copytree(one.directory / "reports", kept)
+    (kept / "ids.txt").write_text("\n".join(ids[:2]))
+    other = federation(name="second", **SMALL)
+    shutil.rmtree(other.directory)
+    done = brought_back(backup, other.directory, certificates=kept, now=datetime.now(UTC))
+    assert not done.compared
+    assert done.filed_again == {open_then.id: open_then.id, listed.id: "r-000002"}
+    assert [unlisted.id in line for line in done.by_hand] == [True]
+    again = other.ledger.requests.get("r-000002")
+    assert again.created_at > listed.created_at
+    dated = ("received_on", "due_on", "ground", "method", "submitted_by")
+    assert [getattr(again, name) for name in dated] == [getattr(listed, name) for name in dated]
+    other.run(rounds=4)
+    assert {item.status for item in other.ledger.requests.select()} == {Status.COMPLETED}
+    keyed = other.ledger.key_target(Target(Granularity.SAMPLE, "1", frozenset(ids[:2])))
+    assert other.checkpoint().exclusions.of("1").sample_ids == keyed.sample_ids
+
+
+def test_certificates_of_what_the_backup_knows_change_nothing(federation, tmp_path):
+    """Nor do those of another federation, or without the signature that is asked for; an empty folder is an error."""
+    one = federation(name="first", requests="at=0 client=2", **SMALL | {"rounds": 1})
+    one.run()
+    backup, reports = saved(one, tmp_path / "backup"), one.directory / "reports"
+    done = brought_back(backup, tmp_path / "new", certificates=reports)
+    assert (done.undone, done.filed_again, len(done.certified)) == ((), {}, 1)
+    _, public, _ = make_key_pair(tmp_path)
+    for place, key in ((tmp_path / "new" / "restored", None), (reports, public)):
+        with raises(BackupError, "no-certificates"):
+            brought_back(backup, tmp_path / "other", certificates=place, public_key=key)
+    stranger = Ledger.open(ledger_url(tmp_path))
+    assert unknown_to(stranger, read_certified(reports, keys=None)) == []
+    stranger.close()
+
+
+@pytest.mark.parametrize("kept", ["the ledger", "certificates"])
+def test_what_was_approved_and_is_undone_runs_only_with_the_approvals_that_it_needs(
+    federation, tmp_path, kept
+):
+    """The ledger knows who gave them, and they are named as given before; of certificates people decide again."""
+    one = federation(name="first", approval="two", **SMALL | {"rounds": 1})
+    one.run()
+    backup = saved(one, tmp_path / "backup")
+    request = one.file(client("2"))
+    for name in ("olga", "paul"):
+        one.ledger.decisions.accept(request.id, by=name, now=request.created_at)
+    if kept == "the ledger":
+        one.close()
+        one._ledger = None
+        brought_back(backup, one.directory, force=True, now=datetime.now(UTC))
+        restored = one
+    else:
+        one.run(rounds=2)
+        restored = federation(name="second", approval="two", **SMALL)
+        shutil.rmtree(restored.directory)
+        reports = one.directory / "reports"
+        brought_back(backup, restored.directory, certificates=reports, now=datetime.now(UTC))
+    again = restored.ledger.requests.get(request.id)
+    given = [event for event in restored.ledger.events.page(again.id) if event.kind == APPROVED]
+    if kept == "the ledger":
+        assert again.status is Status.ACCEPTED
+        assert [(event.actor, request.id in event.detail["text"]) for event in given] == [
+            ("olga", True),
+            ("paul", True),
+        ]
+    else:
+        assert (again.status, again.approvals_needed, given) == (Status.AWAITING, 2, [])
+        restored.run(rounds=2)
+        assert restored.ledger.requests.get(again.id).status is Status.AWAITING
+        assert restored.ledger.rounds()[-1].metrics["participants"] == ["0", "1"]
 
 
 def test_a_request_that_failed_then_and_was_carried_out_since_is_tried_again(one, tmp_path):

@@ -29,6 +29,8 @@ OTHER_TRAINING: dict[str, Any] = {
     "augment": True,
     "learning_rate_decay": 0.5,
 }
+ORDINARY_ONLY = "keep_optimizer"
+"""SISA refuses it, and rounds that FedEraser repeats start again (tests/unit/unlearning/test_optimizer_state.py)."""
 OTHER_TASK: dict[str, Any] = {
     "dataset": "heart-disease",
     "model": "mlp",
@@ -62,7 +64,7 @@ def test_every_setting_of_training_and_task_is_in_one_of_the_lists():
     of_training = {
         (FIELDS[item.name].alias or item.name).replace("-", "_") for item in fields(TrainingSchedule)
     }
-    assert of_training == OTHER_TRAINING.keys()
+    assert of_training == {*OTHER_TRAINING, ORDINARY_ONLY}
     assert {item.name for item in fields(TaskSettings)} == OTHER_TASK.keys() | MAY_CHANGE.keys()
 
 
@@ -97,6 +99,7 @@ def test_a_method_repeats_rounds_with_the_settings_that_they_had(
     np.testing.assert_array_equal(found, unchanged(method))
 
 
+@pytest.mark.slow
 def test_sisa_gives_the_bits_of_retraining_through_a_change_of_settings(federation):
     """Rounds before and after it are repeated, each as it was; the schedule's decay counts from round 1."""
     one, without = (federation(name=name, prepare="sisa shards=1", **ONE) for name in ("with", "without"))

@@ -58,7 +58,7 @@ def test_a_failure_says_that_an_update_was_not_finite(federation):
 
 def test_a_failure_says_that_an_update_was_too_long(federation):
     """The norm, the bound and the setting."""
-    reason = failed(federation, "gradient-ascent", max_update_norm=0.01)
+    reason = failed(federation, "gradient-ascent", max_update_norm=0.01, learning_rate=0.001)
     assert "client 1: Its norm is " in reason
     assert "max-update-norm allows 0.01" in reason
 

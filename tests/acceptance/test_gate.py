@@ -3,10 +3,8 @@
 Until then the model before is in every checkpoint, nothing is forgotten permanently, and all can go back.
 """
 
-import json
 from dataclasses import replace
 from datetime import UTC, datetime
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,10 +13,9 @@ from server.federation.checkpoints import CheckpointStore
 from server.ledger import LedgerWriter
 from strategies.messages import NOTICE, model_record, vector_of
 from tests.federation import InProcessFederation, client
-from tests.kills import Killed, Killer
+from tests.kills import Killer
 from unlearning.parameters import content_hash
 from unlearning.requests import Granularity, Status, Target
-from unlearning.runtime.archive import pack, pack_arrays, unpack_arrays
 
 GATED = {"max_score_loss": 15.0, "max_examples": 300, "num_clients": 3, "attack_samples": 20, "rounds": 2}
 DESTRUCTIVE = {"unlearning_rate": 60.0}
@@ -259,42 +256,3 @@ def test_a_client_is_informed_of_its_deletion_once_it_counts(federation):
     assert (NOTICE, False) in told
     assert {kind for kind, is_told in told if is_told} <= {"train", "query.whoami", NOTICE}
     assert tombstones(one, "1")
-
-
-def test_a_deletion_that_an_earlier_version_committed_is_not_judged(federation, monkeypatch):
-    """Its exclusions are in the ledger already, and there is no model to go back to: it goes on to its end."""
-    one = federation(**GATED, recovery_max_rounds=1)
-    one.run()
-    one.file(client("1"), **DESTRUCTIVE)
-    monkeypatch.setattr("server.deletion.steps.recover", Mock(side_effect=Killed))
-    with pytest.raises(Killed):
-        one.run()
-    monkeypatch.undo()
-    state = one.checkpoint()
-    assert state.deletion.before is not None
-    older = replace(
-        state,
-        exclusions=state.exclusions.including(state.deletion.targets),
-        deletion=replace(state.deletion, before=None, scores_before={}, scores={}),
-    )
-    store = CheckpointStore(one.directory / "checkpoints")
-    content = pack(older)
-    monkeypatch.setattr("server.federation.checkpoints.pack", lambda _state: without_the_gate(content))
-    store.save(older, token=99)
-    monkeypatch.undo()
-    one.ledger.acquire_fence("test", now=datetime.now(UTC))
-    one.new_grid()
-    done = one.run(rounds=2)
-    assert [request.status for request in one.ledger.requests.select()] == [Status.COMPLETED]
-    assert done.exclusions.is_forgotten("1")
-
-
-def without_the_gate(content: bytes) -> bytes:
-    """A checkpoint whose deletion has none of the gate's fields, as from before there was a gate."""
-    arrays = unpack_arrays(content)
-    archive = json.loads(arrays["archive.json"].tobytes())
-    for name in ("before", "scores", "scores_before", "accepted_loss", "accepted_by"):
-        del archive["value"]["deletion"][name]
-    return pack_arrays(
-        {**arrays, "archive.json": np.frombuffer(json.dumps(archive).encode(), dtype=np.uint8)}
-    )

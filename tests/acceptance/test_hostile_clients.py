@@ -152,6 +152,7 @@ def of_three(federation, monkeypatch) -> Callable[..., InProcessFederation]:
     return make
 
 
+@pytest.mark.slow
 def test_every_bad_answer_is_refused_by_name_and_the_model_is_that_of_the_others(of_three):
     """One round for each; the same federation without the client comes to the same model, bit for bit."""
     one = of_three(TRAINING.values(), "train", rounds=len(TRAINING))
@@ -343,7 +344,7 @@ MUTATIONS = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     where=st.sampled_from(["npy", "header", "json", "kind"]),
     changes=MUTATIONS,

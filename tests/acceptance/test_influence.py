@@ -76,7 +76,7 @@ def honest_score(tmp_path_factory) -> float:
 @pytest.mark.parametrize(
     "forge",
     [
-        pulling(9, 2),
+        pytest.param(pulling(9, 2), marks=pytest.mark.slow),
         pulling(9, 3, constant),
     ],
 )
@@ -145,7 +145,7 @@ def test_a_client_is_asked_again_after_its_rounds_and_trains_as_before(federatio
     assert "left_out" not in [*one.ledger.all_rounds()][-1].metrics
 
 
-@pytest.mark.parametrize("kinds", [("train.unlearn",), ("train",)])
+@pytest.mark.parametrize("kinds", [("train.unlearn",), pytest.param(("train",), marks=pytest.mark.slow)])
 def test_a_deletion_gets_through_without_the_client_that_pulls_away(federation, kinds):
     """In an exchange of FedOSD, whose mean weighs no counts, and in recovery rounds; the report names it."""
     settings = SPOILING if kinds == ("train",) else FIVE

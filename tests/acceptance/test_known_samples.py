@@ -7,8 +7,12 @@ import pytest
 from typer.testing import CliRunner
 
 from server.cli import app
+from server.cli.plan_command import is_asked
+from server.ledger.records import HEARTBEAT
 from server.ledger.site_questions import KEPT
 from server.requests.planning import plan
+from server.service import client as client_module
+from server.service.client import DeletionClient
 from server.service.grpc_server import serve
 from strategies.messages import KNOWN, UNLEARN
 from tests.acceptance.test_live_deletion import sample_ids
@@ -115,6 +119,36 @@ def test_a_plan_names_the_ids_that_the_site_does_not_have(trained, command, tmp_
     assert "puf" not in said
 
 
+def test_without_a_run_a_plan_says_at_once_that_the_site_cannot_be_asked(trained):
+    """The ledger has the site as online, but nothing was heard of it for longer than heartbeats take."""
+    target, now = samples("nobody", client="0"), datetime.now(UTC)
+    assert is_asked(plan(trained.ledger, target, now=now))
+    later = plan(trained.ledger, target, now=now + 2 * HEARTBEAT)
+    assert (later.samples.is_online, is_asked(later)) == (False, False)
+
+
+def test_a_long_list_is_planned_in_parts_and_each_of_its_ids_is_checked(trained, tmp_path, monkeypatch):
+    """The unknown ones are counted over all parts, and no method is offered."""
+    monkeypatch.setattr(client_module, "_PART_BYTES", 50)
+    monkeypatch.setattr(client_module, "_PART_PAUSE_S", 0.0)
+    own = sorted(sample_ids(trained, "1", 5))
+    target = samples(*own, "zz-1", "zz-2")
+    running = serve(trained.ledger, tmp_path, "127.0.0.1:0")
+    with DeletionClient(running.address) as caller:
+        assert not caller.plan(target).samples.is_answered
+        trained.run(rounds=1)
+        found = caller.plan(target)
+    running.stop(0)
+    assert len(client_module._parts([*own, "zz-1", "zz-2"])) > 2
+    assert (found.samples.num_samples, found.samples.unknown, found.samples.is_answered) == (
+        7,
+        ("zz-1", "zz-2"),
+        True,
+    )
+    assert (found.target, found.recommended) == (target.describe(), "")
+    assert {item.refusal for item in found.methods} == {found.samples.sentence}
+
+
 def test_a_plan_says_that_the_site_is_offline_or_has_not_answered(trained):
     """It does not wait for it."""
     answer = plan(trained.ledger, samples("a", client="0"), now=NOW).samples
@@ -125,7 +159,10 @@ def test_a_plan_says_that_the_site_is_offline_or_has_not_answered(trained):
     )
     answer = plan(trained.ledger, samples("a", client="0"), now=NOW).samples
     assert answer is not None
-    assert answer.sentence == "The ids were not checked at client 0: it is offline."
+    assert (
+        answer.sentence
+        == "The ids were not checked at client 0: it is offline, or the federation does not run."
+    )
 
 
 def test_questions_and_answers_are_kept_for_minutes_only(sqlite_ledger):

@@ -43,11 +43,3 @@ def test_no_file_and_no_message_has_the_ledgers_password(
     assert [message for message in received if CANARY.encode() in message] == []
     assert files_with(tmp_path, CANARY) == []
     assert (one.directory / "settings.json").is_file()
-
-
-def test_a_password_that_an_earlier_version_wrote_down_is_gone_after_a_start(federation):
-    """The settings are written again; the old ones are not read, and `flower-unlearn model` still opens them."""
-    one = federation(num_clients=2, max_examples=100, rounds=1)
-    (one.directory / "settings.json").write_text(f'{{"ledger": "postgresql://ada:{CANARY}@db/x"}}')
-    one.run()
-    assert files_with(one.directory, CANARY) == []

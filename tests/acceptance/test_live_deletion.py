@@ -273,8 +273,9 @@ DRAWN = ("puf-special", "federaser", "sisa")
 """Whose reports have their pictures: of a method that prepares, one that does not, and an ensemble."""
 
 SERVED = [
-    pytest.param(method, marks=[pytest.mark.pictures] if method in DRAWN else [])
+    pytest.param(method, marks=pytest.mark.pictures if method in DRAWN else pytest.mark.slow)
     for method in sorted(METHODS)
+    if not METHODS[method].info.rests_on_training  # test_private_training.py
 ]
 
 

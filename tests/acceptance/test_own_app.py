@@ -16,9 +16,13 @@ from torch import nn
 from client import make_client_app
 from server import make_server_app
 from server.federation.checkpoints import CheckpointStore
-from server.federation.state import FederationState
+from server.federation.first_answers import FirstAnswers
+from server.federation.state import FederationState, RoundResult
 from strategies import built_in
+from strategies.exchange import Exchange, Failure
 from strategies.in_process_grid import run_apps
+from strategies.round_plan import RoundOutcome
+from strategies.settings.run_config import RunSettings
 from strategies.settings.task_source import TaskSource
 from tests.federation import DEFAULTS
 from tests.own_pictures import (
@@ -32,7 +36,7 @@ from tests.own_pictures import (
     pictures,
 )
 from tests.raising import refuses
-from unlearning.errors import AppError
+from unlearning.errors import AppError, ConfigurationError, TrainingFailed
 from unlearning.tasks import Examples, Site, Task
 from unlearning.tasks.losses import regression_measures, squared_error
 from unlearning.tasks.task import numbered
@@ -101,13 +105,13 @@ def test_own_training_on_a_frozen_backbone_with_data_in_files(tmp_path):
     assert tests["before"]["num_examples"] == NUM_EXAMPLES
 
 
-def test_a_method_that_differentiates_the_loss_is_refused_with_own_training(tmp_path, logged):
-    """At admission, by its name and the function's."""
-    Apps(tmp_path).run(rounds=3, requests="at=1 client=1 method=newton-cg")
-    assert (
-        "Federated Newton-CG works with derivatives of a loss, and this task trains by its own" in logged.text
-    )
-    assert "own function tests.own_pictures.own_training" in logged.text
+def test_a_method_that_differentiates_the_loss_is_refused_with_own_training(tmp_path):
+    """Before the first round, by its name and the function's."""
+    with pytest.raises(
+        ConfigurationError, match=r"own function tests\.own_pictures\.own_training"
+    ) as refused:
+        Apps(tmp_path).run(rounds=3, requests="at=1 client=1 method=newton-cg")
+    assert "Federated Newton-CG works with derivatives of a loss" in str(refused.value)
 
 
 def test_a_deletion_behind_a_frozen_backbone_is_certified(tmp_path):
@@ -169,7 +173,9 @@ def nothing(settings: Settings) -> None:
 
 
 def larger(settings: Settings) -> Task:
-    return replace(TASK, build_model=lambda: nn.Sequential(*build_model()[:-1], nn.Linear(40, 3)))
+    return replace(
+        TASK, build_model=lambda: nn.Sequential(*build_model()[:-1], nn.Linear(40, 40), nn.Linear(40, 2))
+    )
 
 
 def losses(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -197,7 +203,7 @@ def bare(settings: Settings, node_config: Mapping[str, Any]) -> Examples:
         ({"make": nothing}, "test_own_app.nothing must return a unlearning.tasks.task.Task, got None"),
         (
             {"make": larger},
-            "The model of tests.acceptance.test_own_app.larger on this machine: The model has 123",
+            "The model of tests.acceptance.test_own_app.larger on this machine: The model has 1,722",
         ),
         (
             {"make": lambda _: replace(TASK, train=None, loss=losses)},
@@ -217,7 +223,10 @@ def bare(settings: Settings, node_config: Mapping[str, Any]) -> Examples:
             "tests.acceptance.test_own_app.train_all has changed the frozen part of the model (0.4.weight)",
         ),
         ({"load": unreadable}, "test_own_app.unreadable raised OSError: the disk is away"),
-        ({"load": repeated}, "must give each example an id of its own, got 'twin' 40 times"),
+        (
+            {"load": repeated},
+            "test_own_app.repeated (train) must give each example an id of its own, got 'twin' 40 times",
+        ),
         ({"load": bare}, "test_own_app.bare must return a unlearning.tasks.task.Site, got Examples"),
         ({"load": load_short}, "ShortDataset says that it holds 50 examples, and number 4"),
     ],
@@ -232,6 +241,39 @@ def test_a_client_whose_functions_do_not_keep_their_promise_is_left_out_by_name(
     lines = [line for line in logged.messages if line.startswith("Client 2 did not take part: ")]
     assert lines
     assert all(said in line and "\n" not in line for line in lines)
+
+
+@pytest.mark.parametrize("rounds", [2, 0])
+def test_a_run_in_which_no_client_can_train_ends_as_failed(tmp_path, rounds):
+    """With the reason of one; a live run once all that are expected have failed for as long as it waits for clients."""
+    with pytest.raises(TrainingFailed) as caught:
+        Apps(tmp_path, load=unreadable).run(rounds=rounds)
+    assert "of client 0: " in str(caught.value)
+    assert "test_own_app.unreadable raised OSError: the disk is away" in str(caught.value)
+    assert "(2 more failed)" in str(caught.value)
+
+
+def test_a_live_run_waits_for_clients_that_come_later(monkeypatch):
+    """Two of three fail for an hour, then the third trains; what fails later ends nothing."""
+    clock = iter(range(0, 36_000, 600))
+    monkeypatch.setattr("server.federation.first_answers.time.monotonic", lambda: float(next(clock)))
+    watch = FirstAnswers(RunSettings(rounds=0, num_clients=3))
+    nobody = FederationState(parameters=np.zeros(1))
+    for _ in range(6):
+        watch.after_round(failing(nobody, "0", "1"))
+    watch.after_round(failing(nobody, "0", "1", "2"))
+    learnt = replace(nobody, num_examples={"2": 5})
+    for _ in range(6):
+        watch.after_round(failing(learnt, "0", "1", "2"))
+    watch.after_round(failing(nobody, "0", "1", "2"))
+    with pytest.raises(TrainingFailed):
+        watch.after_round(failing(nobody, "0", "1", "2"))
+
+
+def failing(state: FederationState, *clients: str) -> RoundResult:
+    """A round in which each of these has failed."""
+    exchange = Exchange(failures={client: Failure("the disk is away") for client in clients})
+    return RoundResult(state=state, exchange=exchange, outcome=RoundOutcome(), memory=None)
 
 
 def test_a_request_for_a_client_with_a_mistake_is_not_lost(tmp_path):
@@ -283,7 +325,7 @@ def test_built_in_tasks_take_no_table():
         built_in.SOURCE.read({"hospital.depth": 3})
 
 
-def test_a_regression_is_forgotten_and_attacked_as_far_as_that_goes(tmp_path, logged):
+def test_a_regression_is_forgotten_and_attacked_as_far_as_that_goes(tmp_path):
     """Targets of two numbers, token ids as inputs; a class is refused, attacks on labels are not measured."""
 
     def make(settings: Mapping[str, Any]) -> Task:
@@ -307,8 +349,9 @@ def test_a_regression_is_forgotten_and_attacked_as_far_as_that_goes(tmp_path, lo
         return Site(own.select(np.arange(30)), own.select(np.arange(30, NUM_EXAMPLES)))
 
     apps = Apps(tmp_path, load, lambda _: words(99), make)
-    apps.run(rounds=5, requests="at=1 class=1 method=puf-special; at=3 client=1 method=hf-kcu-influence")
-    assert "A class cannot be forgotten here: own numbers is measured by nearness" in logged.text
+    with refuses("requests, entry 1 (class 1 on every client)"):
+        apps.run(rounds=5, requests="at=1 class=1 method=puf-special")
+    apps.run(rounds=5, requests="at=3 client=1 method=hf-kcu-influence")
     report = apps.report()
     after = report["measurements"][-1]
     assert {"yeom", "confidence"} <= set(after["figures"])

@@ -101,11 +101,11 @@ def test_the_price_is_that_of_the_closed_formula(found: Plan) -> None:
 
 
 def test_the_unprepared_are_refused_and_come_last(found: Plan) -> None:
-    """This federation prepares for PGA alone; who looks for a method has those first that can serve."""
+    """This federation prepares for PGA alone, and not with privacy; those that can serve come first."""
     assert set(by_name(found)) == set(METHODS)
     assert 'prepare = "federaser"' in by_name(found)["federaser"].refusal
     refused = [item.method for item in found.methods if item.refusal]
-    assert set(refused) == {"exact-ridge", "federaser", "fedau-learning", "hf-online", "sisa"}
+    assert set(refused) == {"dp-covered", "exact-ridge", "federaser", "fedau-learning", "hf-online", "sisa"}
     assert refused == [item.method for item in found.methods][-len(refused) :]
 
 
@@ -129,6 +129,7 @@ def test_a_plan_begins_with_what_it_recommends_and_a_request_without_a_method_ge
     assert said.startswith(f"Recommended: retrain. {found.why}")
     assert found.methods[0].method == "retrain"
     assert by_name(found)["retrain"].guarantee in said
+    assert by_name(found)["retrain"].reveals[0].name in said
     assert not found.cannot_show
     filed = trained.file(Target(Granularity.CLASS, class_label=3), method="")
     assert filed.method == plan(trained.ledger, filed.target, now=NOW).recommended

@@ -20,12 +20,12 @@ from tests.federation import InProcessFederation, client
 from tests.kills import Killer
 from unlearning.certified.noise import analytic_sigma
 from unlearning.certified.sealed_vectors import create_key
-from unlearning.errors import MethodFailed, UnsupportedRequest
+from unlearning.errors import MethodFailed, TrainingFailed, UnsupportedRequest
 from unlearning.methods.hf_online_kept import kept_vector
 from unlearning.methods.hf_online_vectors import CarryVectors
 from unlearning.outcomes import PRIVACY_ACCOUNT
 from unlearning.parameters import content_hash
-from unlearning.requests import Status
+from unlearning.requests import Outcome, Status
 from unlearning.runtime.stores import DirectoryStore
 
 SMALL = {
@@ -91,7 +91,7 @@ def test_a_deletion_that_the_gate_held_after_recovery_leaves_the_next_one_certif
     one = trained(recovery_max_rounds=1)
     held = one.file(client("1"), "hf-online")
     with monkeypatch.context() as patched:
-        patched.setattr("server.deletion.steps.judge", lambda *_, **__: Judgement(False, "held", 50.0))
+        patched.setattr("server.deletion.steps.NOT_COMPARED", Judgement(False, "held", 50.0))
         one.run(rounds=3)
     assert "was not committed" in one.ledger.requests.get(held.id).reason
     second = deleted(one, "2", rounds=4)
@@ -159,11 +159,10 @@ def test_noise_that_cannot_be_counted_serves_no_request(trained, prepare, own_no
 
 
 def test_a_client_with_larger_features_than_declared_does_not_train(trained):
-    """The declared norm is what the proof rests on; the round says whom it left out."""
-    one = trained(BUDGET.replace("feature_norm=9", "feature_norm=1"), rounds=1)
-    (record,) = one.ledger.rounds()
-    assert record.metrics["participants"] == []
-    assert "declared feature_norm=1" in str(record.metrics["failed"])
+    """The declared norm is what the proof rests on; a run that leaves everybody out says why."""
+    with pytest.raises(TrainingFailed) as caught:
+        trained(BUDGET.replace("feature_norm=9", "feature_norm=1"), rounds=1)
+    assert "declared feature_norm=1" in str(caught.value)
 
 
 @pytest.mark.slow
@@ -363,3 +362,25 @@ def test_the_noise_secret_is_in_backups_and_nowhere_else(trained, tmp_path):
     for file in one.directory.rglob("*"):
         if file.is_file() and file != path:
             assert not any(canary in file.read_bytes() for canary in canaries), file
+
+
+def test_noisy_fine_tuning_is_certified_for_a_network_and_nothing_after_it_looks_at_the_model_before(
+    federation,
+):
+    """Fixed rounds of recovery though the score is reached at once; a second deletion has an account of its own."""
+    small = {name: value for name, value in SMALL.items() if name != "dtype"}
+    one = federation(**{**small, "recovery_max_rounds": 2}, model="mlp")
+    one.run(rounds=2)
+    for name, rounds in (("1", 3), ("0", 4)):
+        request = one.forget(client(name), "noisy-fine-tuning", rounds=rounds, steps=2, radius=0.01)
+        found = account(one, request.id)
+        assert found["spent_epsilon"] == pytest.approx(3.0)
+        assert (found["basis"], found["num_releases"]) == ("proven", 1)
+        assert request.outcome is Outcome.GUARANTEED
+        assert one.report(request.id)["recovery"]["rounds"] == 2  # with so little noise one would do
+        said = next(
+            event for event in one.ledger.events.all(request.id) if event.to_status is Status.VERIFYING
+        )
+        assert "the score was not judged" in said.detail["reason"]
+    certificate = decode((one.directory / "reports" / request.id / "certificate.json").read_bytes())
+    assert certificate.certificate.privacy.basis == "proven"

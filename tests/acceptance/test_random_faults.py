@@ -29,6 +29,8 @@ from unlearning.tasks import load_site
 
 NUM_CLIENTS = 4
 ROUNDS = 3
+MOST_PLACES_BETWEEN = 90
+"""Places passed before a kill: a dozen kills of each federation. With fewer places most of the time is starts."""
 METHODS = ("puf-special", "puf-regular", "not", "gradient-ascent", "retrain", "newton-cg iterations=3")
 PLACES: tuple[tuple[object, str], ...] = (
     (CheckpointStore, "save"),
@@ -74,7 +76,7 @@ def script_of(generator: np.random.Generator, settings: RunSettings) -> str:
 def run_until_done(one: InProcessFederation, killer: Killer, generator: np.random.Generator) -> int:
     """Run, kill and start again until the federation is done; give the number of kills."""
     for kills in range(500):
-        killer.arm(int(generator.integers(1, 60)))
+        killer.arm(int(generator.integers(1, MOST_PLACES_BETWEEN)))
         try:
             one.run()
         except Killed:

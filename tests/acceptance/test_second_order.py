@@ -83,6 +83,7 @@ def over_messages(method: str, forgotten: Exclusions, tmp_path: Path, **paramete
     raise AssertionError("the method did not end")
 
 
+@pytest.mark.slow
 def test_newton_cg_asks_everyone_where_a_share_of_the_clients_trains_in_a_round(tmp_path):
     """With two of five clients a round it makes the step of all: the retrained model is that of everybody's data."""
     state = over_messages("newton-cg", Exclusions(), tmp_path, curvature="hessian", precondition=False)
@@ -137,6 +138,7 @@ def solved(kind: str, *, precondition: bool = False, **changes: Any) -> Unlearni
     return run_method(federation(), METHODS["newton-cg"], target(kind), **tight, **changes)
 
 
+@pytest.mark.slow
 def test_the_preconditioner_saves_iterations_and_not_accuracy():
     """Half the products at most, the same solution."""
     preconditioned, plain = solved("client", precondition=True), solved("client")
@@ -157,6 +159,7 @@ def test_remove_only_agrees_with_the_default_at_a_minimum():
     np.testing.assert_allclose(only.parameters, solved("sample").parameters, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_client_lost_during_the_solve_is_left_out_and_said():
     """The result is the Newton step of those that remained."""
     lost = run_method(

@@ -5,8 +5,9 @@ from functools import cache
 import numpy as np
 import pytest
 
+from tests.cases import slow_but
 from tests.normalised import TASK, TRAINING, examples, sites
-from unlearning.errors import ConfigurationError, NumericalError
+from unlearning.errors import ConfigurationError, NumericalError, UnsupportedRequest
 from unlearning.evaluation import evaluate
 from unlearning.local import Learnt, begin, learn, retained, unlearn
 from unlearning.methods.registry import METHODS
@@ -14,9 +15,10 @@ from unlearning.parameters import Vector, layout
 from unlearning.requests import Granularity, Target
 
 ROUNDS, RECOVERY = 5, 12
-WITHOUT_STATISTICS = ("exact-ridge", "hf-online")
+WITHOUT_STATISTICS = ("dp-covered", "exact-ridge", "hf-online", "noisy-fine-tuning")
 """Methods whose proofs are for models without running statistics; they refuse one that has some."""
 METHODS_THAT_TAKE_STATISTICS = sorted(set(METHODS) - set(WITHOUT_STATISTICS))
+QUICK = ("puf-special", "hf-kcu", "sisa")
 
 MILD, FAR = "1.5 times as spread", "3 times as spread, and elsewhere"
 LEAVERS = {MILD: (1.5, 0.0), FAR: (3.0, 4.0)}
@@ -66,7 +68,7 @@ def check_statistics(parameters: Vector) -> None:
 
 
 @pytest.mark.parametrize("leaver", [pytest.param(MILD, marks=pytest.mark.slow), FAR])
-@pytest.mark.parametrize("name", METHODS_THAT_TAKE_STATISTICS)
+@pytest.mark.parametrize("name", slow_but(QUICK, METHODS_THAT_TAKE_STATISTICS))
 def test_a_leaver_with_spread_inputs_does_not_break_the_model(name: str, leaver: str):
     """With every parameter at its default: finite, positive variances, and recovered as good as a retrained one."""
     target = TARGETS[Granularity.CLIENT]
@@ -80,12 +82,15 @@ def test_a_leaver_with_spread_inputs_does_not_break_the_model(name: str, leaver:
 
 @pytest.mark.parametrize(
     ("name", "granularity"),
-    [
-        (name, granularity)
-        for name in METHODS_THAT_TAKE_STATISTICS
-        for granularity in (Granularity.SAMPLE, Granularity.CLASS)
-        if granularity in METHODS[name].info.granularities
-    ],
+    slow_but(
+        QUICK,
+        (
+            (name, granularity)
+            for name in METHODS_THAT_TAKE_STATISTICS
+            for granularity in (Granularity.SAMPLE, Granularity.CLASS)
+            if granularity in METHODS[name].info.granularities
+        ),
+    ),
 )
 def test_forgetting_a_part_leaves_sound_statistics(name: str, granularity: Granularity):
     """Where a target keeps a part, it is on both sides, and what it keeps counts."""
@@ -97,6 +102,7 @@ def test_forgetting_a_part_leaves_sound_statistics(name: str, granularity: Granu
 
 @pytest.mark.parametrize("name", WITHOUT_STATISTICS)
 def test_a_method_whose_proof_knows_no_statistics_refuses_them(name: str):
-    """Its bounds are for models that training moves along gradients only."""
-    with pytest.raises((ConfigurationError, NumericalError)):
-        trained(MILD, name)
+    """Its bounds are for models that training moves along gradients only, or that nothing else is said of."""
+    target = TARGETS[Granularity.CLIENT]
+    with pytest.raises((ConfigurationError, NumericalError, UnsupportedRequest)):
+        unlearn(name, TASK, trained(MILD, prepared(name, target)), sites(*LEAVERS[MILD]), [target])

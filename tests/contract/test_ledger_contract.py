@@ -137,7 +137,7 @@ def test_moving_where_the_request_already_is_changes_nothing(ledger: Ledger, tok
 def test_the_target_is_excluded_from_verifying_on(ledger: Ledger, token: int, status: Status) -> None:
     """The move to verifying forgets for good; nothing before it does."""
     advance(ledger, submit(ledger).id, status, token)
-    gone = status in (Status.VERIFYING, Status.COMPLETED)
+    gone = status in (Status.VERIFYING, Status.COMPLETED, Status.REOPENED)
     assert ledger.exclusions().is_forgotten("3") is gone
 
 
@@ -317,6 +317,14 @@ def test_rounds_are_read_back_in_order(ledger: Ledger, token: int) -> None:
     assert ledger.rounds() == stored
     assert ledger.rounds(after=1) == stored[1:]
     assert (stored[0].metrics, stored[1].request_ids) == (first.metrics, second.request_ids)
+
+
+def test_the_newest_rounds_of_a_kind_and_those_since_a_filing(ledger: Ledger, token: int) -> None:
+    """In order; so that a plan and a report need not read a history of years."""
+    for number, kind in enumerate(("training", "training", "recovery", "training")):
+        live_at(ledger, token).record_round(RoundRecord(round=number, kind=kind, at=NOW))
+    assert [record.round for record in ledger.newest_rounds("training", 2)] == [1, 3]
+    assert ledger.newest_at_filing(submit(ledger).id) == 4
 
 
 @pytest.mark.parametrize("page_size", [1, 2, 3, 4])
@@ -516,6 +524,25 @@ def test_ids_that_nothing_needs_are_given_back(
     assert ledger.requests.get(request.id).target.num_samples == 2
 
 
+def test_a_reopened_request_keeps_its_ids_and_its_exclusion_whatever_becomes_of_it(
+    ledger: Ledger, token: int
+) -> None:
+    """Refused or carried out again: without its ids the data would come back into training."""
+    for key, end in (("1", Status.REFUSED), ("2", Status.COMPLETED)):
+        target = Target(Granularity.SAMPLE, "3", frozenset({key}))
+        request = advance(ledger, submit(ledger, target, key=key).id, Status.REOPENED, token)
+        assert ledger.answers(target) == ()
+        if end is Status.REFUSED:
+            ledger.decisions.refuse(request.id, reason="others' own records", by="olga", now=LATER)
+            continue
+        ledger.decisions.retry(request.id, by="ada", now=LATER)
+        for status in (Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING, Status.COMPLETED):
+            live_at(ledger, token, LATER).move(request.id, status)
+        assert ledger.answers(target) == (request.id,)
+    assert ledger.exclusions().of("3").sample_ids == {"1", "2"}
+    assert ledger.events.verify() == ""
+
+
 def test_requests_are_listed_without_ids(ledger: Ledger) -> None:
     """A list costs the same however many samples the requests name."""
     submit(ledger, SAMPLES)
@@ -531,4 +558,5 @@ def test_what_is_forgotten_is_counted_without_reading_ids(ledger: Ledger, token:
     submit(ledger, key="3")
     assert ledger.forgotten_clients() == {"4"}
     assert ledger.num_forgotten_samples() == {"3": 2}
-    assert ledger.requests.status_counts() == {Status.COMPLETED: (2, LATER), Status.RECEIVED: (1, NOW)}
+    assert ledger.requests.status_counts() == {Status.COMPLETED: 2, Status.RECEIVED: 1}
+    assert ledger.requests.oldest_open() == {Status.RECEIVED: NOW}

@@ -179,14 +179,14 @@ def test_a_refused_request_is_answered_and_gives_its_ids_back(ledger: Ledger) ->
 
 
 def test_what_is_due_is_counted(ledger: Ledger, token: int) -> None:
-    """Open, held and failed requests wait for an answer; completed, cancelled, refused and replaced ones do not."""
+    """Open, held, failed and reopened requests wait; completed, cancelled, refused and replaced ones do not."""
     received = date(2026, 1, 31)  # due on 28 February
     for number, status in enumerate(Status):
         target = Target(Granularity.CLASS, class_label=number)
         one = submit(ledger, target, key=str(number), particulars=Particulars(received_on=received))
         advance(ledger, one.id, status, token)
     ledger.decisions.hold("r-000001", reason="a lawsuit", by="ada", now=LATER)
-    waiting = 8
+    waiting = 9
     due = date(2026, 2, 28)
     assert ledger.requests.deadlines(due - timedelta(days=8)) == (0, 0)
     assert ledger.requests.deadlines(due - timedelta(days=7)) == (0, waiting)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from pydantic import Field
 
+from tests.cases import slow_but
 from unlearning.errors import ContractBroken, UnknownMethod, UnsupportedRequest
 from unlearning.methods.costs import Cost
 from unlearning.methods.federaser import FedEraser
@@ -31,9 +32,9 @@ CLAIMS = {
 """How near to retraining, of those that claim something that has no other test of its own."""
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", slow_but(set(METHODS) - {"fedosd"}, sorted(METHODS)))
 def test_a_method_keeps_to_the_contract(name: str):
-    """Every rule, at each granularity that it states."""
+    """Every rule, at each granularity that it states. FedOSD takes a quarter of the time of all."""
     check_method(METHODS[name], CLAIMS.get(name))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from server.ledger import Due, Ledger, Order, RequestFilter, request_search
 from tests.ledgers import CLIENT_4, LATER, NOW, advance, submit
-from unlearning.gdpr import Particulars
+from unlearning.gdpr import Amendment, Particulars
 from unlearning.requests import DeletionRequest, Status
 
 TODAY = NOW.date()
@@ -36,6 +36,10 @@ LISTS: list[tuple[dict[str, Any], list[int]]] = [
     ({"text": str(TODAY + timedelta(days=3))}, [2]),
     ({"text": f"{TODAY - timedelta(days=40):%Y-%m}"}, [1]),
     ({"text": "letter retrain"}, []),
+    ({"text": "MÜLLER"}, [1]),
+    ({"text": "r-00000", "descending": True}, [4, 3, 2, 1]),
+    ({"text": "r-0", "statuses": (Status.FAILED, Status.CANCELLED)}, [3, 4]),
+    ({"text": "r-0", "order": Order.CHANGED, "descending": True}, [4, 3, 2, 1]),
     ({"order": Order.DUE}, [1, 2, 3, 4]),
     ({"order": Order.METHOD, "descending": True}, [3, 4, 2, 1]),
     ({"order": Order.CHANGED, "descending": True}, [4, 3, 2, 1]),
@@ -46,7 +50,9 @@ LISTS: list[tuple[dict[str, Any], list[int]]] = [
 @pytest.fixture
 def four(ledger: Ledger, token: int) -> list[DeletionRequest]:
     """An overdue one with texts, one that is due soon and held, a failed one, and one that was withdrawn."""
-    late = Particulars(received_on=TODAY - timedelta(days=40), reference="DSB-17", note="by Letter, 50% done")
+    late = Particulars(
+        received_on=TODAY - timedelta(days=40), reference="DSB-17", note="by Letter, 50% done, Frau Müller"
+    )
     soon = Particulars(due_on=TODAY + timedelta(days=3))
     filed = [
         submit(ledger, key="a", particulars=late),
@@ -66,11 +72,13 @@ def found(ledger: Ledger, **wanted: Any) -> list[int]:
     return [int(item.id.removeprefix("r-")) for item in page.requests]
 
 
+@pytest.mark.parametrize("most_named", [500, 0])
 def test_a_list_has_what_its_filter_asks_for_in_its_order(
-    ledger: Ledger, four: list[DeletionRequest]
+    ledger: Ledger, four: list[DeletionRequest], most_named: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each condition by itself; words in any case, each of them somewhere, and signs of patterns are plain signs."""
+    """Each condition by itself; words in any case, each of them somewhere, whether few requests have them or many."""
     assert len(four) == 4
+    monkeypatch.setattr(request_search, "_MOST_NAMED", most_named)
     assert [(wanted, found(ledger, **wanted)) for wanted, _ in LISTS] == LISTS
 
 
@@ -90,6 +98,21 @@ def test_an_erased_text_is_found_no_more(ledger: Ledger, four: list[DeletionRequ
     """Nothing of it is left in what a search reads."""
     ledger.decisions.redact(four[0].id, by="ada", now=LATER)
     assert found(ledger, text="dsb-17") == []
+
+
+@pytest.mark.parametrize("most_named", [500, 0])
+def test_a_search_sees_what_another_process_has_changed_since_the_last_one(
+    ledger: Ledger, four: list[DeletionRequest], most_named: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New requests come last, and an event of the federation between them hides nothing."""
+    monkeypatch.setattr(request_search, "_MOST_NAMED", most_named)
+    assert found(ledger, text="puf") == [1, 2, 4]
+    other = Ledger(ledger.database)
+    other.decisions.amend(four[3].id, what=Amendment(note="Brief vom Montag"), by="ada", now=LATER)
+    other.acquire_fence("restart", now=LATER)
+    submit(other, key="e")
+    assert found(ledger, text="montag") == [4]
+    assert found(ledger, text="puf") == [1, 2, 4, 5]
 
 
 def test_every_order_reads_an_index_and_sorts_no_whole_table() -> None:

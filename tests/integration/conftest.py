@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.deployment import LocalDeployment
 from server.operations.flower_control import ConfigValue
-from tests.integration.deployments import SELDOM
+from tests.integration.deployments import SELDOM, ForkedDeployment
 
 REPOSITORY = Path(__file__).parents[2]
 TRIVIAL_APP = Path(__file__).parent / "trivial_app"
@@ -35,7 +35,7 @@ class Trivial:
 
 @pytest.fixture(scope="module")
 def trivial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trivial]:
-    """Two clients with TLS and registered keys, by the scripts of deploy/, as Flower comes, without a worker.
+    """Two clients with TLS and registered keys, by the scripts of deploy/; in the end it is asked to end.
 
     It ends with the file's tests.
     """
@@ -43,13 +43,12 @@ def trivial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trivial]:
     installed = [str(TRIVIAL_APP / "installed"), *filter(None, [os.environ.get("PYTHONPATH")])]
     directory = tmp_path_factory.mktemp("trivial")
     progress = directory / "progress"
-    with LocalDeployment(
+    with ForkedDeployment(
         directory / "federation",
         num_clients=2,
         app_dir=TRIVIAL_APP,
         run_config={"num-nodes": 2, "progress": str(progress)},
         secure=True,
-        with_worker=False,  # it imports no PyTorch, so there is nothing to keep warm
         environment={
             "PYTHONPATH": os.pathsep.join(installed),
             **SELDOM,

@@ -4,19 +4,37 @@ import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from benchmarks.deployment import LocalDeployment, supernode
+from benchmarks.process_group import ProcessGroup
+from tests.integration.forked_programs import ForkedProgram, Order, start_forked
+from unlearning.runtime.durable_files import OTHERS
 
 SELDOM: Mapping[str, str] = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1.0"}
 """As often as a SuperExec looks for messages by itself; each look costs processor time, at every node."""
 
 
-class FrugalDeployment(LocalDeployment):
+class ForkedGroup(ProcessGroup):
+    """A program that is forked."""
+
+    def _launch(self, log: IO[bytes]) -> ForkedProgram:
+        order = Order(self.command, self._environment, str(self._directory), OTHERS, leads=True)
+        return start_forked(order, log.fileno())
+
+
+class ForkedDeployment(LocalDeployment):
+    """A deployment whose programs are forked: see forked_programs.py."""
+
+    _kind_of_group = ForkedGroup
+
+
+class FrugalDeployment(ForkedDeployment):
     """A deployment that leaves the processors to the tests beside it.
 
-    SuperExecs look for messages `SELDOM`. In the end its programs are not asked to end, which takes each of them some
-    tenths of a second: what they do when they are asked, test_local_deployment.py and test_demo.py tell.
+    SuperExecs look for messages `SELDOM`. In the end its programs are
+    not asked to end, which takes each of them some tenths of a second: what they do when they are asked,
+    test_local_deployment.py and test_demo.py tell.
     """
 
     def __init__(

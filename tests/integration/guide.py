@@ -1,4 +1,4 @@
-"""The shell blocks of deploy/README.md, each with the host on which it is given and what it says.
+"""The shell blocks of the guides to set up hosts, each with the host on which it is given and what it says.
 
 A block stands below a marker in bold, `**On the server:**`, which says where it is given. A block of kind `text`
 right after it holds lines of what is said, in their order; `…` stands for whatever differs.
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.integration.conftest import REPOSITORY
 
-GUIDE = REPOSITORY / "deploy" / "README.md"
+GUIDES = REPOSITORY / "docs"
 
 
 class Place(StrEnum):
@@ -36,7 +36,7 @@ UNTIL = (Place.SERVER_UNTIL, Place.ONE_SITE_UNTIL)
 class Block:
     """One block. marker: what says where it is given, empty if nothing does. line: where it begins in the guide."""
 
-    chapter: str
+    page: str
     marker: str
     commands: str
     said: tuple[str, ...]
@@ -66,17 +66,17 @@ _FENCE = re.compile(r"^\s*```(\w*)$")
 _MARKER = re.compile(r"\*\*([^*]+):\*\*")
 
 
-def blocks(guide: Path = GUIDE) -> list[Block]:
-    """The shell blocks of the guide in their order."""
+def blocks(guide: Path) -> list[Block]:
+    """The shell blocks of one guide in their order."""
     found: list[Block] = []
-    chapter = marker = ""
+    marker = ""
     for line, kind, text in _parts(guide.read_text(encoding="utf-8")):
         if kind == "prose":
             marker = next(iter(_MARKER.findall(text)), marker)
             if text.startswith("## "):
-                chapter, marker = text.removeprefix("## "), ""
+                marker = ""
         elif kind == "sh":
-            found.append(Block(chapter=chapter, marker=marker, commands=text, said=(), line=line))
+            found.append(Block(page=guide.stem, marker=marker, commands=text, said=(), line=line))
             marker = ""
         elif kind == "text" and found:
             said = tuple(filter(None, map(str.strip, text.splitlines())))

@@ -42,7 +42,7 @@ _VENV = """#!/bin/sh
 [ "$1 $2" = "-m venv" ] || exit 2
 mkdir -p "$3/bin" && ln -s {environment}/bin/* "$3/bin/" && ln -s {environment}/lib {environment}/pyvenv.cfg "$3/"
 rm -f "$3/bin/pip"
-printf '#!/bin/sh\\n[ "$1" = install ] && [ -f "$2/pyproject.toml" ]\\n' > "$3/bin/pip"
+printf '#!/bin/sh\\n[ "$1" = install ] && [ -f "${{2%%%%[[]*}}/pyproject.toml" ]\\n' > "$3/bin/pip"
 chmod 755 "$3/bin/pip"
 """
 _SCP = """#!/bin/sh

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.deployment import WORKER, LocalDeployment, supernode
+from benchmarks.deployment import LocalDeployment, supernode
 from server.ledger import Event, Ledger, RoundRecord
 from server.operations.flower_control import ConfigValue, flower_environment
 from server.operations.starting import write_app
@@ -70,7 +70,6 @@ class LiveFederation:
         *,
         num_clients: int,
         with_sessions: bool = True,
-        with_worker: bool = True,
         node_config: Mapping[str, ConfigValue] | None = None,
         environment: Mapping[str, str] | None = None,
         **settings: ConfigValue,
@@ -85,7 +84,6 @@ class LiveFederation:
             run_config={**(OVER_SESSIONS if with_sessions else OVER_MESSAGES), **self.run_config},
             with_deletion_service=True,
             with_sessions=with_sessions,
-            with_worker=with_worker,
             node_config=node_config,
             environment=environment,
         )
@@ -176,34 +174,41 @@ class LiveFederation:
         return [event for event in self.ledger.events.page(request.id) if event.to_status is Status.COMPLETED]
 
     def session_process(self, client: int) -> int:
-        """The process that a client's session lives in: forked by the worker, with the SuperNode's streams."""
-        log = self.deployment.group(supernode(client)).log_path
-        (found,) = (
-            member.pid
-            for member in self.deployment.group(WORKER).members()
-            if Path(f"/proc/{member.pid}/fd/1").resolve() == log.resolve()
-        )
+        """The process that a client's session lives in."""
+        members = self.deployment.group(supernode(client)).members()
+        (found,) = (member.pid for member in members if "flwr-clientapp" in member.command)
         return found
 
     # --- the same without kills
 
     def replayed(self) -> list[DeletionRequest]:
-        """The same deletions, together where they were served together, after the same numbers of rounds.
+        """The same deletions, together where they were served together, after the same rounds of the same clients.
 
         Undisturbed and in this process. All requests must be completed; they come back in their order.
+
+        Raises:
+            AssertionError: training was not the same, by its participants and losses.
         """
         batches: dict[int, list[DeletionRequest]] = {}
         for request in self.ledger.requests.select():
             (unlearning,) = self.rounds_of(request, "unlearning")
             batches.setdefault(unlearning.round, []).append(request)
         directory = self._directory / f"undisturbed-{len(self.ledger.requests.select())}"
-        with closing(InProcessFederation(directory, self.run_config)) as undisturbed:
+        settings = {**self.run_config, "wait-timeout-s": 0.2}  # for those who were away
+        with closing(InProcessFederation(directory, settings)) as undisturbed:
+            done: list[RoundRecord] = []
             for number in sorted(batches):
-                rounds = sum(record.round < number for record in self.training_rounds())
-                undisturbed.run(rounds=rounds)
+                for record in [one for one in self.training_rounds()[len(done) :] if one.round < number]:
+                    done.append(record)
+                    present = set(map(undisturbed.node, record.metrics["participants"]))
+                    undisturbed.grid.offline = set(undisturbed.grid.contexts) - present
+                    undisturbed.run(rounds=len(done))
+                undisturbed.grid.offline = set()
                 for request in batches[number]:
                     undisturbed.file(self.filed[request.id])
-                undisturbed.run(rounds=rounds)  # no more training: the deletion alone
+                undisturbed.run(rounds=len(done))  # no more training: the deletion alone
+            trained = list(map(_training_of, done))
+            assert trained == list(map(_training_of, undisturbed.ledger.newest_rounds("training", len(done))))
             return undisturbed.ledger.requests.select()
 
     # --- inside
@@ -242,6 +247,11 @@ def forget(
         assert ledger.requests.get(request.id).status is Status.COMPLETED
         report: dict[str, Any] = json.loads(service.report(request.id).json)
         return report
+
+
+def _training_of(record: RoundRecord) -> tuple[object, ...]:
+    """What tells a training round from another with the same models before it."""
+    return record.metrics["participants"], record.metrics["loss"]
 
 
 def hashes(request: DeletionRequest) -> dict[str, str]:

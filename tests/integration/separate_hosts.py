@@ -1,12 +1,11 @@
 """The live federation of live_federation.py with its server and each client on a host of its own.
 
-Programs, options and ports are those of deploy/README.md: TLS, a registered key for each SuperNode, mutual
+Programs, options and ports are those of deploy/: TLS, a registered key for each SuperNode, mutual
 TLS at the deletion service. Only the files of all hosts lie in one directory.
 """
 
 import re
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from benchmarks.deployment import DELETION_SERVICE, SUPEREXEC, SUPERLINK, supernode
 from benchmarks.local_layout import LocalControl
+from benchmarks.process_group import ProcessGroup
 from server.operations.flower_control import FEDERATION, ConfigValue, config_argument
 from server.operations.starting import write_app
 from strategies.installation import program, run_script
@@ -41,7 +41,12 @@ def host_of(client: int) -> str:
 
 
 class SeparateHosts(FrugalDeployment):
-    """A secure deployment whose programs run on the hosts of `network`; with the supervisor as a program."""
+    """A secure deployment whose programs run on the hosts of `network`; with the supervisor as a program.
+
+    They are started as people start them, each in the network of its host.
+    """
+
+    _kind_of_group = ProcessGroup
 
     def __init__(
         self, directory: Path, network: Network, *, num_clients: int, run_config: Mapping[str, ConfigValue]
@@ -54,11 +59,9 @@ class SeparateHosts(FrugalDeployment):
             run_config=run_config,
             secure=True,
             with_deletion_service=True,
-            with_worker=False,  # that one would serve all hosts; each SuperNode keeps one of its own
             environment=_NO_PROXY,
         )
         self._network = network
-        self._worker_dirs = tempfile.TemporaryDirectory(prefix="hosts-")
         address = network.address(SERVER)
         self.layout = layout = replace(
             self.layout,
@@ -102,16 +105,9 @@ class SeparateHosts(FrugalDeployment):
         """Whether the deletion service takes connections."""
         return self._answers(self._network.address(SERVER), DELETION_PORT)
 
-    def stop(self) -> None:
-        """End every process, and the workers' directories with them."""
-        super().stop()
-        self._worker_dirs.cleanup()
-
     def _node_command(self, client: int) -> list[str]:
         """The command of a site's unit."""
-        worker_dir = f"{self._worker_dirs.name}/{client}"
-        node = [program("flower-unlearn-site"), "node", "--worker-dir", worker_dir]
-        return [*node, "--", *self.layout.supernode_command(client)[1:]]
+        return [program("flower-unlearn-site"), "node", "--", *self.layout.supernode_command(client)[1:]]
 
     def _answers(self, address: str, port: int) -> bool:
         return self._network.probe(SERVER, address, port) == "open"
@@ -147,9 +143,7 @@ class FederationOfHosts(LiveFederation):
     def __init__(
         self, directory: Path, network: Network, *, num_clients: int, **settings: ConfigValue
     ) -> None:
-        super().__init__(
-            directory, num_clients=num_clients, with_sessions=False, with_worker=False, **settings
-        )
+        super().__init__(directory, num_clients=num_clients, with_sessions=False, **settings)
         self._samples_file = directory / "samples.txt"
         self.network = network
         self.deployment: SeparateHosts = SeparateHosts(
@@ -179,7 +173,7 @@ class FederationOfHosts(LiveFederation):
         """Cut the link of a client that works on a `kind` message, for as long as it takes to matter.
 
         The context is entered when the client's answer is due and TCP repeats itself in vain; leaving it restores
-        the link. It is an outage of seconds, in which an answer is late and not lost (docs/operations.md).
+        the link. It is an outage of seconds, in which an answer is late and not lost (docs/reference-failures.md).
 
         cause: brings the message about. Where the answer has gone before the link is cut, it is called again, for
         another message.
@@ -204,6 +198,12 @@ class FederationOfHosts(LiveFederation):
 
     def _cut_before_reply(self, client: int, kind: str, cause: Callable[[], object]) -> bool:
         """Cut the link as soon as the next `kind` message is there; return whether its answer was still to come."""
+        self.deployment.wait_until(
+            lambda: self._num_replies_begun(client, kind) == self.num_messages(client, kind),
+            WAIT_S,
+            f"client {client} has answered what it has",
+            poll_s=0.02,
+        )
         begun, received = self._num_replies_begun(client, kind), self.num_messages(client, kind)
 
         def has_left() -> bool:

@@ -225,7 +225,7 @@ def test_a_client_host_needs_a_supernode_and_no_superlink():
     assert faults(check_processes(["python /x/flower-supernode --superlink fed:9092"], client)) == []
     assert faults(check_ports([("127.0.0.1", 9094)], client)) == []
     assert "--insecure" in faults(check_processes(["flower-supernode --insecure"], client))[0]
-    node = "python /x/flower-unlearn-site node --worker-dir /w -- --superlink s"
+    node = "python /x/flower-unlearn-site node -- --superlink s"
     assert faults(check_processes([node], client)) == []  # `check_let_in` looks at it
 
 

@@ -137,12 +137,15 @@ class TestTheWholeStory:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(HANGS_S)
-@pytest.mark.parametrize(
-    "options", [(), pytest.param(("--simulation",), marks=pytest.mark.long)], ids=["processes", "simulation"]
-)
+@pytest.mark.parametrize("options", [(), ("--simulation",)], ids=["processes", "simulation"])
 def test_sigterm_in_the_middle_leaves_nothing(tmp_path, options):
-    """After a SIGTERM between two rounds nothing lives, and the logs are named."""
+    """After a SIGTERM between two rounds nothing lives, and the logs are named.
+
+    In the gate: how a demo takes SIGTERM, below, and after Ctrl-C no process of a deployment lives
+    (test_local_deployment.py).
+    """
     with demo(tmp_path, "--clients", "2", *options) as process:
         for line in process.stdout:
             if " round 1 " in line:
@@ -156,6 +159,7 @@ def test_sigterm_in_the_middle_leaves_nothing(tmp_path, options):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(HANGS_S)
 def test_it_stays_with_its_console_until_ctrl_c(tmp_path):
     """The story's deletion is in its register meanwhile; then nothing lives, and its files are there."""
@@ -233,6 +237,13 @@ def test_one_client_is_too_few():
     """Somebody must stay."""
     with pytest.raises(ConfigurationError):
         make_scenario(1, "puf-special")
+
+
+def test_sums_over_clients_take_four_of_them():
+    """One leaves, and no sum is over fewer than three."""
+    with pytest.raises(ConfigurationError):
+        make_scenario(3, "puf-regular", secure_aggregation=True)
+    assert make_scenario(4, "puf-regular", secure_aggregation=True).run_config["secure-aggregation"]
 
 
 def test_an_unknown_method_is_refused_before_anything_starts():

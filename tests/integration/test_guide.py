@@ -1,4 +1,4 @@
-"""deploy/README.md is followed as it stands, by commands and step by step: each time on a server and three sites."""
+"""The guides to set up hosts are followed as they are, by commands and by hand, on a server and three sites."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -8,13 +8,27 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import REPOSITORY
-from tests.integration.guide import UNTIL, Block, Place, blocks
+from tests.integration.guide import GUIDES, UNTIL, Block, Place, blocks
 from tests.integration.guide_hosts import GuideHost
 from tests.integration.namespaces import Network, network_or_skip
 
-BY_COMMANDS = ("On every host", "By commands", "Your first deletion", "Check it")
-STEP_BY_STEP = ("On every host", "The server", "Each client", "The run", "Check it")
-NOT_GIVEN = ("With containers",)
+BY_COMMANDS = (
+    "how-to-install",
+    "how-to-set-up-the-server",
+    "how-to-set-up-a-site",
+    "how-to-start-the-federation",
+    "how-to-check-a-host",
+)
+BY_HAND = (
+    "how-to-install",
+    "how-to-set-up-the-server-by-hand",
+    "how-to-set-up-a-site-by-hand",
+    "how-to-check-a-host",
+)
+TUTORIAL = ("tutorial-three-machines",)
+NOT_GIVEN = ("how-to-run-in-containers",)
+
+FOLLOWED = {*BY_COMMANDS, *BY_HAND, *TUTORIAL, *NOT_GIVEN}
 
 SERVER = "server"
 SITES = ("hospital-0", "hospital-1", "hospital-2")
@@ -23,11 +37,20 @@ WITHIN_S = 300.0
 
 
 def test_each_block_says_where_it_is_given():
-    """By a marker that the test below knows, in a chapter that it follows."""
-    found = blocks()
-    assert {block.chapter for block in found} == {*BY_COMMANDS, *STEP_BY_STEP, *NOT_GIVEN}
-    assert [block.line for block in found if block.marker not in list(Place)] == []
-    assert [block.line for block in found if block.marker in UNTIL and not block.said] == []
+    """By a marker that the test below knows; what is repeated until it says something says what."""
+    found = [block for page in FOLLOWED for block in blocks(GUIDES / f"{page}.md")]
+    assert {block.page for block in found} == FOLLOWED
+    assert [(block.page, block.line) for block in found if block.marker not in list(Place)] == []
+    assert [(block.page, block.line) for block in found if block.marker in UNTIL and not block.said] == []
+
+
+def test_the_table_of_ports_is_the_same_on_both_pages():
+    """In the index of deploy/ and in the reference."""
+    index, reference = (
+        (REPOSITORY / page).read_text(encoding="utf-8").partition("## Ports\n\n")[2].partition("\n\n")[0]
+        for page in ("deploy/README.md", "docs/reference-ports-and-files.md")
+    )
+    assert index == reference != ""
 
 
 def test_what_is_said_is_compared_line_by_line(tmp_path):
@@ -35,14 +58,14 @@ def test_what_is_said_is_compared_line_by_line(tmp_path):
     text = "## A\n\n**On the server:**\n\n```sh\nsay\n```\n\n```text\none … three\nfour\n```\n"
     (tmp_path / "guide.md").write_text(text)
     [block] = blocks(tmp_path / "guide.md")
-    assert (block.chapter, block.marker, block.commands) == ("A", "On the server", "say")
+    assert (block.page, block.marker, block.commands) == ("guide", "On the server", "say")
     assert block.missing_in("x\none  two three!\nfour") == ""
     assert block.missing_in("four\none two three") == "four"
     assert block.missing_in("one two\nfour") == "one … three"
 
 
 class Reader:
-    """Gives the blocks of some chapters, each on its hosts, and times them."""
+    """Gives the blocks of some guides, each on its hosts, and times them."""
 
     def __init__(self, network: Network, directory: Path, stack: ExitStack) -> None:
         self._hosts: dict[str, GuideHost] = {}
@@ -52,24 +75,24 @@ class Reader:
         self._address = network.address(SERVER)
         self._began = time.monotonic()
 
-    def follow(self, chapters: Sequence[str]) -> None:
-        """Give every block of these chapters in the guide's order."""
-        for block in blocks():
-            if block.chapter in chapters:
-                self._give(block, Place(block.marker))
+    def follow(self, pages: Sequence[str], sites: Sequence[str]) -> None:
+        """Give every block of these guides in their order."""
+        for page in pages:
+            for block in blocks(GUIDES / f"{page}.md"):
+                self._give(block, Place(block.marker), sites)
 
-    def _give(self, block: Block, place: Place) -> None:
+    def _give(self, block: Block, place: Place, sites: Sequence[str]) -> None:
         match place:
             case Place.EVERY_HOST:
-                pairs = [(SERVER, SITES[0]), *zip(SITES, SITES, strict=True)]
+                pairs = [(SERVER, sites[0]), *zip(sites, sites, strict=True)]
             case Place.SERVER_FOR_EACH_SITE:
-                pairs = [(SERVER, site) for site in SITES]
+                pairs = [(SERVER, site) for site in sites]
             case Place.EACH_SITE:
-                pairs = list(zip(SITES, SITES, strict=True))
+                pairs = list(zip(sites, sites, strict=True))
             case Place.ONE_SITE | Place.ONE_SITE_UNTIL:
-                pairs = [(SITES[1], SITES[1])]
+                pairs = [(sites[1], sites[1])]
             case _:
-                pairs = [(SERVER, SITES[0])]
+                pairs = [(SERVER, sites[0])]
         for host, site in pairs:
             number = SITES.index(site)
             mine = block.replaced(
@@ -82,7 +105,7 @@ class Reader:
                 }
             )
             self._run(mine, host, again=place in UNTIL)
-        print(f"{time.monotonic() - self._began:6.1f} s  line {block.line}: {block.chapter}, {place}")
+        print(f"{time.monotonic() - self._began:6.1f} s  {block.page}, line {block.line}, {place}")
 
     def _run(self, block: Block, host: str, *, again: bool) -> None:
         deadline = time.monotonic() + WITHIN_S
@@ -94,7 +117,7 @@ class Reader:
             if not again or time.monotonic() > deadline:
                 logs = "\n".join(one.logs() for one in self._hosts.values())
                 pytest.fail(
-                    f"Line {block.line} of the guide on {host} ended with {done.returncode} and does not say "
+                    f"Line {block.line} of {block.page} on {host} ended with {done.returncode} and does not say "
                     f"{missing!r}:\n{block.commands}\n---\n{done.stdout}\n---\n{logs}"
                 )
             time.sleep(1.0)
@@ -111,7 +134,13 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 @pytest.mark.hosts
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("chapters", [BY_COMMANDS, STEP_BY_STEP], ids=["by-commands", "step-by-step"])
-def test_the_guide_can_be_followed_as_it_stands(reader: Reader, chapters: Sequence[str]) -> None:
+@pytest.mark.parametrize(
+    ("pages", "sites"),
+    [(BY_COMMANDS, SITES), (BY_HAND, SITES), (TUTORIAL, SITES[:2])],
+    ids=["by-commands", "by-hand", "tutorial"],
+)
+def test_the_guide_can_be_followed_as_it_stands(
+    reader: Reader, pages: Sequence[str], sites: Sequence[str]
+) -> None:
     """Each block succeeds on its hosts and says what the guide says; in the end `check` finds no problem on any."""
-    reader.follow(chapters)
+    reader.follow(pages, sites)

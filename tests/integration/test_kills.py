@@ -59,8 +59,12 @@ def check_went_on_undisturbed(live: LiveFederation) -> None:
     assert list(map(hashes, live.ledger.requests.select())) == list(map(hashes, live.replayed()))
 
 
+@pytest.mark.long
 def test_requests_survive_a_kill_of_the_deletion_service(live: LiveFederation) -> None:
-    """Killed right after its answer: both requests are served, and asking again files nothing."""
+    """Killed right after its answer: both requests are served, and asking again files nothing.
+
+    In the gate test_officers_day.py and test_deletion_service_access.py kill it among requests.
+    """
     live.wait_for_message(0, TRAIN)
     first = live.file(live.samples(0, 0))
     second = live.file(live.samples(1, 0), key="asked again below")
@@ -77,8 +81,12 @@ def test_requests_survive_a_kill_of_the_deletion_service(live: LiveFederation) -
     check_went_on_undisturbed(live)
 
 
+@pytest.mark.long
 def test_a_request_survives_a_kill_of_the_superlink(live: LiveFederation) -> None:
-    """Killed while the requester unlearns: its answer arrives at the SuperLink that comes back."""
+    """Killed while the requester unlearns: its answer arrives at the SuperLink that comes back.
+
+    In the gate test_local_deployment.py kills a SuperLink in mid-run, and no answer is lost.
+    """
     live.wait_for_message(0, TRAIN)
     request = live.file(live.samples(1, 10))
     live.wait_for_message(1, UNLEARN)

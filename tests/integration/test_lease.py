@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.deployment import LocalDeployment, supernode
 from benchmarks.process_group import ProcessGroup
-from client.worker.supernode import LEASE_S
+from client.supernode import LEASE_S
 from server.federation.presence import presence
 from server.ledger import SITE_PROBLEMS, ClientRecord, Ledger
 from server.operations.checklist import Level
@@ -34,7 +34,7 @@ def started_node(directory: Path, command: list[str], **environment: str) -> Pro
     """`flower-unlearn-site node` of one site."""
     group = ProcessGroup(
         "node",
-        [program("flower-unlearn-site"), "node", "--no-worker", "--", *command],
+        [program("flower-unlearn-site"), "node", "--", *command],
         environment={**flower_environment(directory / "flower"), **environment},
         directory=directory,
     )
@@ -76,7 +76,6 @@ def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_pat
         secure=True,
         with_deletion_service=True,
         with_sessions=True,
-        with_worker=False,
     ) as deployment:
         (tmp_path / "federation" / "server" / "state").mkdir(parents=True, exist_ok=True)
         ledger = Ledger.open(deployment.layout.ledger_url)

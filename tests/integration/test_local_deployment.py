@@ -17,8 +17,10 @@ from benchmarks.deployment import SUPEREXEC, SUPERLINK, LocalDeployment, superno
 from server.operations.flower_control import ConfigValue
 from server.operations.renewing import renew
 from tests.integration.conftest import REPOSITORY, TRIVIAL_APP, Trivial
-from tests.integration.deployments import connected_clients, living_pids, restart
+from tests.integration.deployments import ForkedDeployment, connected_clients, living_pids, restart
+from tests.programs import lives
 from tests.supervised import OneRun, supervised
+from tests.waiting import wait_until
 from unlearning.errors import DeploymentError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -87,8 +89,12 @@ def statuses(deployment: LocalDeployment) -> list[str]:
     return [run.status for run in deployment.control.runs()]
 
 
+@pytest.mark.long
 def test_a_run_that_fails_is_submitted_again_and_completes(trivial: Trivial) -> None:
-    """An app that fails once completes under supervision, and is then left alone."""
+    """An app that fails once completes under supervision, and is then left alone.
+
+    In the gate the supervisor submits a run again whose ServerApp was killed (test_kills.py).
+    """
     deployment = trivial.deployment
     before = statuses(deployment)
     trivial.submit(rounds=1, fail_once=True)
@@ -128,7 +134,7 @@ def test_an_interruption_ends_everything(tmp_path: Path) -> None:
     pids: list[int] = []
 
     def run_and_interrupt() -> None:
-        with LocalDeployment(tmp_path, num_clients=1, app_dir=TRIVIAL_APP, with_worker=False) as deployment:
+        with LocalDeployment(tmp_path, num_clients=1, app_dir=TRIVIAL_APP) as deployment:
             wait_until_connected(deployment, [0])
             pids.extend(living_pids(deployment))
             assert len(pids) > len(deployment.names), "a SuperNode starts a SuperExec of its own"
@@ -136,14 +142,14 @@ def test_an_interruption_ends_everything(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run_and_interrupt()
-    assert [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()] == []
+    assert [pid for pid in pids if lives(pid)] == []
 
 
 def test_a_server_moves_to_another_host_with_its_files_and_a_renewed_certificate(
     trivial: Trivial, tmp_path: Path
 ) -> None:
-    """As docs/operations.md says: all is stopped and copied. The same keys are let in at the other address, the run of
-    before has ended, and a new one reaches every client.
+    """As docs/how-to-move-the-server.md says: all is stopped and copied. The same keys are let in at the other address,
+    the run of before has ended, and a new one reaches every client.
     """
     old = trivial.deployment
     before = [run.run_id for run in old.control.runs()]
@@ -155,13 +161,12 @@ def test_a_server_moves_to_another_host_with_its_files_and_a_renewed_certificate
         shutil.copytree(old.layout.directory / site, tmp_path / site)
     certificates = tmp_path / "server" / "certificates"
     renew(certificates / "server.pem", certificates, addresses=["new.example.org"], now=datetime.now(UTC))
-    with LocalDeployment(
+    with ForkedDeployment(
         tmp_path,
         num_clients=2,
         app_dir=TRIVIAL_APP,
         run_config=old.run_config,
         secure=True,
-        with_worker=False,
         environment=old._added_environment,
     ) as moved:
         assert moved.layout.fleet_address != old.layout.fleet_address
@@ -205,4 +210,4 @@ def test_a_supernode_without_a_registered_key_is_refused(trivial: Trivial) -> No
     deployment.start(supernode(0))
     with pytest.raises(DeploymentError):
         deployment.wait_until(lambda: False, WAIT_S, "the stranger is refused")
-    assert connected_clients(deployment) == [1]
+    wait_until(lambda: connected_clients(deployment) == [1], WAIT_S, "the other client alone is there")

@@ -3,6 +3,8 @@
 import json
 import logging
 import re
+import shutil
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -172,7 +174,7 @@ def test_the_page_is_what_prometheus_reads(book, server):
     assert "process_resident_memory_bytes" in families
 
 
-def test_every_metric_of_dashboard_alerts_and_runbook_is_exposed(book, tmp_path):
+def test_every_metric_of_dashboard_alerts_and_page_is_exposed(book, tmp_path):
     """By its name, which no tool checks: a dashboard of a metric that is gone is empty, and its alert is silent."""
     book.round(1)
     (tmp_path / LAST_BACKUP).write_text(START.isoformat())
@@ -186,13 +188,18 @@ def test_every_metric_of_dashboard_alerts_and_runbook_is_exposed(book, tmp_path)
     named = {}
     for path in ("grafana-dashboard.json", "prometheus-alerts.yml"):
         named[path] = set(re.findall(r"flower_unlearning_\w+", (REPOSITORY / "deploy" / path).read_text()))
-    page = (REPOSITORY / "docs" / "operations.md").read_text().partition("| metric (")[2].partition("\n\n")[0]
+    page = (
+        (REPOSITORY / "docs" / "reference-metrics.md")
+        .read_text()
+        .partition("| metric (")[2]
+        .partition("\n\n")[0]
+    )
     cells = [line.split("|")[1] for line in page.splitlines()[2:]]
-    named["operations.md"] = {
+    named["reference-metrics.md"] = {
         f"flower_unlearning_{name}" for cell in cells for name in re.findall(r"`(\w+)", cell)
     }
     assert [(path, names - exposed) for path, names in named.items() if names - exposed] == []
-    assert exposed == named["operations.md"]
+    assert exposed == named["reference-metrics.md"]
 
 
 def test_the_dashboard_and_the_alerts_can_be_read():
@@ -205,6 +212,14 @@ def test_the_dashboard_and_the_alerts_can_be_read():
         frozenset(("alert", "expr", "for", "labels", "annotations"))
     }
     assert len({rule["alert"] for rule in alerts}) == len(alerts)
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool comes with Prometheus, which is not here")
+def test_prometheus_loads_the_alerts():
+    """By its own tool, which parses each expression."""
+    rules = REPOSITORY / "deploy" / "prometheus-alerts.yml"
+    done = subprocess.run(["promtool", "check", "rules", rules], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_service_says_its_version_its_certificate_and_its_newest_backup(book, tmp_path):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks.deployment import DELETION_SERVICE, supernode
-from client.worker.supernode import LEASE_S
+from client.supernode import LEASE_S
 from server.certificate.keys import PUBLIC_KEY, make_key_pair
 from server.operations.flower_control import flower_environment
 from server.operations.starting import write_app

@@ -6,6 +6,7 @@ The environment is a fresh one without packages of its own, but for the wheel: a
 
 import json
 import os
+import re
 import shutil
 import sys
 import sysconfig
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from server.federation.checkpoints import CheckpointStore
 from server.operations.flower_control import FLOWER_ENVIRONMENT
 from tests.integration.conftest import REPOSITORY
 from tests.programs import run_well
@@ -23,6 +25,30 @@ from tests.programs import run_well
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 STORY = Path(__file__).parent / "own_app_deployment.py"
+
+
+MODS = """
+from pathlib import Path
+
+from flwr.clientapp.mod import LocalDpMod
+
+
+def note(message, context, call_next):
+    reply = call_next(message, context)
+    if "state-dir" in context.node_config:  # not in a simulation
+        with (Path(str(context.node_config["state-dir"])) / "noted").open("a") as file:
+            file.write(f"{message.metadata.message_type}\\n")
+    return reply
+
+
+app = make_client_app(make_task, load_site, mods=[note, LocalDpMod(100.0, 0.0, 1.0, 1e-5)])
+"""
+STRATEGY = """
+from flwr.serverapp.strategy import FedAvgM
+
+app = make_server_app(make_task, load_test, strategy=lambda settings: FedAvgM(server_momentum=0.2))
+"""
+"""What the app is given beside what `new` wrote: mods, the second of which never reaches its bound, and a strategy."""
 
 
 class Installed:
@@ -53,6 +79,10 @@ class Installed:
     def run(self, name: str, *arguments: str, directory: Path | None = None, **environment: str) -> str:
         """Run one of the environment's programs to its end, in the app's directory; return what it printed."""
         return self._run([str(self.programs / name), *arguments], directory or self.app, **environment)
+
+    def shell(self, text: str, directory: Path, **environment: str) -> str:
+        """Run shell commands up to the first that fails; return what they printed."""
+        return self._run(["bash", "-ec", text], directory, **environment)
 
     def _write_program(self, name: str, value: str) -> None:
         module, _, function = value.partition(":")
@@ -91,11 +121,46 @@ def test_its_own_test_passes(installed: Installed):
     "kind", [*(pytest.param(kind, marks=pytest.mark.long) for kind in ("simulation", "messages")), "session"]
 )
 def test_it_learns_and_forgets(installed: Installed, tmp_path: Path, kind: str):
-    """Its code comes to the nodes by Flower, also into the processes that a warm worker forks, and is never stale."""
+    """Its code comes to the nodes by Flower and is never stale.
+
+    Mods run around training and unlearning, in the processes that Flower starts, and a strategy aggregates.
+    In the simulation it imports the packages as `flower_unlearning.NAME`.
+    """
     app = tmp_path / "hospital"
     shutil.copytree(installed.app, app, ignore=shutil.ignore_patterns("__pycache__"))
+    for module, text in (("client_app", MODS), ("server_app", STRATEGY)):
+        path = app / "hospital" / f"{module}.py"
+        path.write_text(path.read_text() + text)
+    for module in (app / "hospital").glob("*.py" if kind == "simulation" else "nothing"):
+        renamed = re.sub(
+            r"(?m)^from (client|server|unlearning)\b", r"from flower_unlearning.\1", module.read_text()
+        )
+        module.write_text(renamed)
     told = installed.run("python", str(STORY), str(tmp_path / "federation"), str(app), kind)
     report: dict[str, Any] = json.loads(told)
     assert report["request"]["client_id"] == "1"
     assert report["federation"]["task"] == "hospital"
     assert report["measurements"][-1]["test"]["score"] > 0.8
+    [checkpoints] = (tmp_path / "federation").glob("**/checkpoints")
+    kept = CheckpointStore(checkpoints).newest().aggregation
+    assert kept.strategy == "FedAvgM"
+    if kind != "simulation":
+        noted = [set(path.read_text().split()) for path in (tmp_path / "federation").glob("**/noted")]
+        assert sorted(map(sorted, noted)) == [["train"], ["train", "train.unlearn"]]
+
+
+@pytest.mark.long
+def test_the_tutorial_is_followed_to_the_report(installed: Installed, tmp_path: Path):
+    """Its blocks in their order, but for the installation: a new app, data of one's own, a deletion, the model."""
+    _, _, steps = (REPOSITORY / "docs" / "tutorial-your-own-app.md").read_text().partition("## Step 2")
+    directory = tmp_path
+    for kind, text in re.findall(r"(?ms)^```(sh|python)\n(.*?)^```$", steps):
+        if kind == "python":
+            (directory / text.splitlines()[0].removeprefix("# ")).write_text(text)
+            continue
+        said = installed.shell(f"{text}\npwd", directory, FLWR_HOME=str(tmp_path / "flwr"))
+        directory = Path(said.splitlines()[-1])
+    report = json.loads((directory / "state" / "reports" / "r-000001" / "report.json").read_text())
+    assert report["request"]["client_id"] == "1"
+    assert report["request"]["num_samples"] == 1
+    assert (directory / "model.pt").exists()

@@ -24,7 +24,7 @@ KILLED = "6"
 RANDOM: dict[str, Any] = {"probability": 0.4, "seed": 1}
 
 
-@pytest.fixture(params=["ring", "erdos-renyi"])
+@pytest.fixture(params=["ring", pytest.param("erdos-renyi", marks=pytest.mark.long)])
 def graph(request: pytest.FixtureRequest) -> dict[str, object]:
     """Each peer with two neighbours, or with some at random."""
     return {"kind": request.param, **({} if request.param == "ring" else RANDOM)}

@@ -3,7 +3,8 @@
 The same settings, with three deletions written into them, run on the in-process Grid, by `flwr run . local`
 (Ray) and against a SuperLink with SuperNodes, over mutual TLS with certificates by the script and registered keys. A
 model's hash is over its bits, so equal hashes are more than equality to a tolerance; the last weights are also compared
-as numbers, so that a failure says how far apart they are.
+as numbers, so that a failure says how far apart they are. The simulation is compared by `make test-long`; in the gate
+the demo tells its story in it.
 """
 
 import json
@@ -134,7 +135,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return run_in_process(tmp_path_factory.mktemp("in-process"))
 
 
-@pytest.mark.parametrize("run", [run_in_simulation, run_on_processes])
+@pytest.mark.parametrize("run", [pytest.param(run_in_simulation, marks=pytest.mark.long), run_on_processes])
 def test_the_weights_do_not_depend_on_where_the_federation_runs(
     run: Callable[[Path], Outcome], expected: Outcome, tmp_path: Path
 ) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.deployment import WORKER
+from benchmarks.deployment import supernode
 from tests.integration.live_federation import WAIT_S, LiveFederation, live_federation
+from tests.programs import lives
 from unlearning.requests import Granularity, Status, Target
 from unlearning.tasks import TaskSettings, load_site
 from unlearning.tasks.task import Examples
@@ -55,13 +56,16 @@ def live(tmp_path_factory: pytest.TempPathFactory, source: Examples) -> Iterator
 
 @pytest.mark.long
 def test_a_session_begins_cuda_once_for_all_its_rounds(live: LiveFederation) -> None:
-    """In the process that attends, and not in the worker that it was forked from, which could not hand it on."""
+    """In the process that attends, and in no other of the site."""
     live.wait_for_rounds(2)
     began = (live.deployment.layout.directory.parent / "began").read_text().split()
     attending = [str(live.session_process(client)) for client in range(4)]
     assert [began.count(pid) for pid in attending] == [1] * 4
-    assert str(live.deployment.group(WORKER).pid) not in began
-    sites = {str(member.pid) for member in live.deployment.group(WORKER).members()}
+    sites = {
+        str(member.pid)
+        for client in range(4)
+        for member in live.deployment.group(supernode(client)).members()
+    }
     assert {*began} & sites == {*attending}  # beside them the server's process has asked, for its test set
 
 
@@ -71,7 +75,7 @@ def test_the_process_that_held_what_is_forgotten_ends(live: LiveFederation, sour
     before = live.session_process(0)
     request = live.file(Target(Granularity.SAMPLE, "0", frozenset(source.ids[:2].tolist())))
     live.wait_until_reached(request, Status.COMPLETED)
-    live.deployment.wait_until(lambda: not Path(f"/proc/{before}").exists(), WAIT_S, "that process has ended")
+    live.deployment.wait_until(lambda: not lives(before), WAIT_S, "that process has ended")
     live.wait_for_rounds(1)
     live.deployment.wait_until(
         lambda: "0" in live.rounds()[-1].metrics["participants"], WAIT_S, "client 0 trains in a new one"

@@ -18,6 +18,7 @@ PACKAGED = (
     "benchmarks",
     "client",
     "deploy",
+    "flower_unlearning",
     "flower_unlearning_names.py",
     "server",
     "strategies",

@@ -1,5 +1,6 @@
 """A module of the user's that hides one of our packages is named at the start, with the package."""
 
+import json
 import os
 import subprocess
 import sys
@@ -32,7 +33,8 @@ def begin(directory: Path, code: str) -> str:
 @pytest.mark.parametrize("as_directory", [False, True])
 def test_an_app_that_hides_a_package_ends_in_a_sentence_with_both_files(tmp_path, hidden, as_directory):
     """The app as `flower-unlearn new` writes it, with one file more."""
-    assert CliRunner().invoke(app, ["new", "hospital", "--directory", str(tmp_path)]).exit_code == 0
+    made = CliRunner().invoke(app, ["new", "--json", "hospital", "--directory", str(tmp_path)])
+    assert json.loads(made.stdout) == {"path": str(tmp_path / "hospital"), "package": "hospital"}
     own = tmp_path / "hospital" / (f"{hidden}/__init__.py" if as_directory else f"{hidden}.py")
     own.parent.mkdir(exist_ok=True)
     own.write_text("app = None\n")
@@ -44,7 +46,13 @@ def test_an_app_that_hides_a_package_ends_in_a_sentence_with_both_files(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("hidden", "imported"), [("client", "server"), ("server", "unlearning"), ("unlearning", "client")]
+    ("hidden", "imported"),
+    [
+        ("client", "server"),
+        ("server", "unlearning"),
+        ("unlearning", "client"),
+        ("server", "flower_unlearning"),
+    ],
 )
 def test_any_other_of_the_packages_says_it_too(tmp_path, hidden, imported):
     """Of an app that was not begun by `flower-unlearn new`."""

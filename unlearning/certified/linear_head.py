@@ -16,11 +16,13 @@ from unlearning.evaluation import EVALUATION_BATCH
 from unlearning.parameters import is_held, layout
 from unlearning.runtime.devices import computing_device, inputs_for
 from unlearning.tasks.batches import InOrder
+from unlearning.tasks.inputs import one_tensor
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import initial_parameters, model_with, structure
 
 _WITHOUT_EFFECT = (nn.Flatten, nn.Identity)
 _INPUTS_AT_ONCE = 1024
+_ONE = "feature_norm bounds the norm of one"
 _SAME_FEATURES = 1e-3
 """Of the largest feature: rounding stays below it, dropout and the statistics of another batch do not."""
 
@@ -78,12 +80,13 @@ def feature_norm(task: Task, examples: Examples) -> float:
 
 def _features(task: Task, head: LinearHead | None, examples: Examples) -> Iterator[Tensor]:
     if head is None or head.is_whole_model:
-        yield from (inputs for inputs, _ in examples.batches(InOrder(len(examples), _INPUTS_AT_ONCE)))
+        batches = examples.batches(InOrder(len(examples), _INPUTS_AT_ONCE))
+        yield from (one_tensor(inputs, _ONE) for inputs, _ in batches)
         return
     device = computing_device()
     below = head.below.to(device)
     for number, (inputs, _) in enumerate(examples.batches(InOrder(len(examples), EVALUATION_BATCH))):
-        given = inputs_for(task, inputs, device)
+        given = one_tensor(inputs_for(task, inputs, device), _ONE)
         features = below(given)
         if number == 0:
             _check_fixed(task, features, below(given[: len(given) // 2].flip(0)).flip(0))

@@ -50,6 +50,7 @@ class AccountedRelease:
     unmet: the assumptions that do not hold, a sentence each.
     clients: who were forgotten by it. before, after: hashes of the model before it and of the released one; empty
         where that is not known.
+    not_of: what it does not speak of, beside models from before the deletion.
     """
 
     name: str
@@ -60,6 +61,7 @@ class AccountedRelease:
     clients: tuple[str, ...] = ()
     before: str = ""
     after: str = ""
+    not_of: str = "the vectors, which clients that train are sent without noise"
 
     @property
     def ratio(self) -> float:
@@ -126,7 +128,7 @@ class Account:
         if sensitivity == 0:
             return 0.0
         if self.remaining_ratio == 0:
-            raise MethodFailed(self._refusal("Another release", self.spent_epsilon), retryable=False)
+            raise self._refused("Another release", self.spent_epsilon)
         return sensitivity * math.sqrt(num_releases) / self.remaining_ratio
 
     def after(self, release: AccountedRelease) -> "Account":
@@ -138,7 +140,7 @@ class Account:
         later = replace(self, releases=(*self.releases, release))
         if later.is_within_budget:
             return later
-        raise MethodFailed(self._refusal(f"Release {release.name!r}", later.spent_epsilon), retryable=False)
+        raise self._refused(f"Release {release.name!r}", later.spent_epsilon)
 
     @property
     def is_within_budget(self) -> bool:
@@ -192,8 +194,7 @@ class Account:
         if newest.basis is Basis.EMPIRICAL and not newest.sensitivity.is_bound:
             parts.append("The sensitivity is no proven bound.")
         parts.append(
-            "It speaks of released models only: not of models from before the deletion, nor of the vectors, which "
-            "clients that train are sent without noise."
+            f"It speaks of released models only: not of models from before the deletion, nor of {newest.not_of}."
         )
         return " ".join(parts)
 
@@ -221,13 +222,15 @@ class Account:
             "budget_epsilon": self.epsilon,
         }
 
-    def _refusal(self, what: str, epsilon: float | None) -> str:
+    def _refused(self, what: str, epsilon: float | None) -> MethodFailed:
         reached = "has no bound" if epsilon is None else f"would reach {epsilon:.4g}"
         used = "without bound" if self.spent_epsilon is None else f"{self.spent_epsilon:.4g}"
-        return (
+        return MethodFailed(
             f"{what} is refused: with the {len(self.releases)} before it epsilon {reached} at delta {self.delta:g}, "
             f"and the budget is {self.epsilon:g} (used so far: {used}). Retrain the federation, which starts a new "
-            "budget, or use more noise."
+            "budget, or use more noise.",
+            retryable=False,
+            code="budget-spent",
         )
 
 

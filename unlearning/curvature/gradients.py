@@ -6,6 +6,7 @@ from torch.func import grad, vmap
 
 from unlearning.curvature.local_loss import LocalLoss, exact_kernels
 from unlearning.parameters import Vector
+from unlearning.tasks.inputs import Inputs, each
 from unlearning.tasks.task import Examples, Task
 
 DEFAULT_BATCH_SIZE = 64
@@ -102,8 +103,8 @@ def _batched_gradients(local: LocalLoss, batch: slice) -> list[Tensor]:
     loss = local.task.loss(outputs, targets) * (batch.stop - batch.start)
     (slopes,) = torch.autograd.grad(loss, (outputs,))
 
-    def along_slope(weights: dict[str, Tensor], one_input: Tensor, slope: Tensor) -> Tensor:
-        output = local.outputs(one_input.unsqueeze(0), weights)
+    def along_slope(weights: dict[str, Tensor], one_input: Inputs, slope: Tensor) -> Tensor:
+        output = local.outputs(each(lambda one: one.unsqueeze(0), one_input), weights)
         return (output.squeeze(0) * slope).sum()
 
     gradients: dict[str, Tensor] = vmap(grad(along_slope), in_dims=(None, 0, 0))(weights, inputs, slopes)

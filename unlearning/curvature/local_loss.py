@@ -15,6 +15,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from unlearning.errors import DataError, NumericalError
 from unlearning.parameters import Vector, check_length, outputs_with, size_of_vector, slots_by_name
 from unlearning.runtime.devices import computing_device, inputs_for, targets_for
+from unlearning.task_contract import coupled_loss, couples_examples
+from unlearning.tasks.inputs import Inputs, outputs_of
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import model_with
 
@@ -27,7 +29,8 @@ class LocalLoss:
 
     Raises:
         DataError: there is no example.
-        NumericalError: the model normalises by batch statistics even in eval mode, or trains nothing.
+        NumericalError: the model normalises by batch statistics even in eval mode, or trains nothing; or the loss is
+            no mean over examples.
         UpdateRefused: `parameters` does not have the model's length.
     """
 
@@ -38,6 +41,8 @@ class LocalLoss:
         self.device = computing_device()
         self.model = model_with(task, parameters).to(self.device).eval()
         _refuse_batch_statistics(self.model)
+        if couples_examples(task, examples, self.model):
+            raise NumericalError(f"No derivative was taken: {coupled_loss(task)}", code="coupled-loss")
         self.dimension, places = trainable_places(self.model)
         if not places:
             raise NumericalError("The model has no trainable parameter, so no gradient. Unfreeze some.")
@@ -54,15 +59,16 @@ class LocalLoss:
         for start in range(0, len(self), size):
             yield slice(start, min(start + size, len(self)))
 
-    def read(self, batch: slice) -> tuple[Tensor, Tensor]:
+    def read(self, batch: slice) -> tuple[Inputs, Tensor]:
         """Return inputs and targets of the examples at `batch`, as model and loss take them."""
         inputs, targets = self.examples.batch(batch)
         return inputs_for(self.task, inputs, self.device), targets_for(self.task, targets, self.device)
 
-    def outputs(self, inputs: Tensor, weights: Mapping[str, Tensor] | None = None) -> Tensor:
+    def outputs(self, inputs: Inputs, weights: Mapping[str, Tensor] | None = None) -> Tensor:
         """Return the model's outputs, with `weights` by `names` instead of its own."""
-        outputs: Tensor = self.model(inputs) if weights is None else outputs_with(self.model, weights, inputs)
-        return outputs
+        return (
+            outputs_of(self.model, inputs) if weights is None else outputs_with(self.model, weights, inputs)
+        )
 
     def weight(self, batch: slice) -> float:
         """Compute n_b/n, by which the batch's mean loss enters that of the data set."""

@@ -4,7 +4,7 @@ Import from the modules: `graphs` and `mixing` (who talks to whom, by what weigh
 (the deletion of samples, a class or a client), `calibration` (its noise). The baseline PDUDT is in
 `benchmarks.decentralised`.
 
-`client/peer` runs it between processes; `docs/decentralised.md` says what is promised. May import
+`client/peer` runs it between processes; `docs/explanation-decentralised.md` says what is promised. May import
 `unlearning.certified`, `unlearning.curvature`, `unlearning.solvers`, `unlearning.tasks`, `unlearning.training`
 and what these may; not `unlearning.methods`, whose exchanges need a server.
 """

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from unlearning.errors import DataError, UnknownClient
+from unlearning.local.checks import check_sites, check_targets, checked_targets, checked_training
 from unlearning.local.learning import Learnt, Sites, forget_sets, without
-from unlearning.methods.eligibility import FederationProfile, check_eligible
 from unlearning.methods.method import (
     ClientSite,
     Instructions,
@@ -16,12 +15,17 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.registry import check_supports, method_named, validated_parameters
+from unlearning.methods.unlearned_model import check_unlearned
 from unlearning.methods.updates import NUM_RETAINED, num_retained, split_buffers
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions, Target
+from unlearning.runtime.display import table
 from unlearning.runtime.stores import MemoryStore, Store
-from unlearning.tasks.task import Task, forgotten_mask, unknown_ids
+from unlearning.tasks.task import Task, forgotten_mask
 from unlearning.training import TrainingSettings, local_seed
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,18 @@ class Unlearned:
         """The unlearned model (d,), before any recovery."""
         return self.state.parameters
 
+    def state_dict(self, task: Task) -> dict[str, Any]:
+        """Return the unlearned model for `load_state_dict`; see `Learnt.state_dict`."""
+        return self.learnt.state_dict(task)
+
+    def _repr_html_(self) -> str:
+        rows = [("exchanges with clients", self.state.exchanges), *self.state.findings.items()]
+        return table("Deletion", (), rows)
+
+    def plot(self) -> "Axes":
+        """Draw the training loss of the rounds before; see `Learnt.plot`."""
+        return self.learnt.plot()
+
 
 def unlearn(
     method: str | Method,
@@ -47,6 +63,8 @@ def unlearn(
     learnt: Learnt,
     sites: Sites,
     targets: Iterable[Target],
+    *,
+    noise_key: bytes | None = None,
     **parameters: Any,
 ) -> Unlearned:
     """Forget `targets`, and what methods kept of them; `learnt` stays as it is.
@@ -54,17 +72,24 @@ def unlearn(
     What was forgotten earlier takes no part and counts nowhere, also where `sites` still has it.
 
     method: one of the registry by its name, or any. parameters: the method's own.
+    noise_key: 32 bytes that a method's noise is derived from, and with which it can be taken off; None: the system's
+        entropy.
 
     Raises:
         UnknownMethod: there is none of that name.
         UnsupportedRequest: it cannot serve a target, or does not go with the task, its training or what was prepared.
         InvalidRequest: a parameter is unknown or out of range, or there is no such class.
-        UnknownClient: there is no such client. DataError: it has no such sample.
+        UnknownClient: there is no such client. AlreadyForgotten: of a target nothing is left, or not all samples.
+        DataError: there is no such sample, no example of the class, or a site's examples do not go with the task.
         MethodFailed: the method cannot go on, or the clients' answers do not suffice.
+        ModelRefused: it gave a model that a federation would not use.
+        AppError: the task's functions do not fit the examples.
     """
-    chosen = method_named(method) if isinstance(method, str) else method
-    wanted, sites = tuple(targets), without(sites, learnt.forgotten)
-    _check(chosen, task, learnt, sites, wanted)
+    chosen = method if isinstance(method, Method) else method_named(method)
+    wanted = checked_targets(targets)
+    given_sites, sites = sites, without(sites, learnt.forgotten)
+    check_sites(task, learnt.learns(task), sites, learnt.parameters)
+    check_targets(chosen, wanted, task, learnt.prepared, given_sites, learnt.num_examples, learnt.forgotten)
     given = problem_of(chosen, learnt.learns(task), wanted, sites, learnt.training, **parameters)
     rewritten = MemoryStore()
     given = replace(
@@ -74,11 +99,14 @@ def unlearn(
         num_examples=learnt.num_examples or given.num_examples,
         schedule=learnt.schedule,
         kept=learnt.kept_for(chosen.info.name, rewritten),
+        noise_key=noise_key,
     )
     stores = learnt.kept_at_sites(chosen.info.name)
     state, replies = chosen.begin(given, learnt.parameters), dict[str, Reply]()
     while not state.finished:
+        before = state.parameters
         state, replies = exchange(chosen, given, state, sites, stores)
+        check_unlearned(given.task, state.parameters, None if state.has_noise else before)
     after = replace(
         _without_traces(learnt, chosen, wanted, sites, rewritten),
         parameters=state.parameters,
@@ -106,9 +134,10 @@ def problem_of(
 
     Raises:
         UnsupportedRequest: the method cannot serve one of the targets.
-        InvalidRequest: a parameter is unknown or out of range.
+        InvalidRequest: a parameter is unknown or out of range, or there is no target.
+        ConfigurationError: a value of `training` is out of range.
     """
-    wanted = tuple(targets)
+    wanted, training = checked_targets(targets), checked_training(training)
     for target in wanted:
         check_supports(method, target)
     forgets = forget_sets(wanted, sites)
@@ -189,28 +218,6 @@ def answer(
             reply = method.client_step(replace(instruction, training=training), site)
             replies[client] = split_buffers(problem.task, method.info, reply)
     return replies
-
-
-def _check(method: Method, task: Task, learnt: Learnt, sites: Sites, targets: Iterable[Target]) -> None:
-    """Refuse what a federation would refuse at admission, and a client or sample that is not there."""
-    prepare = "; ".join(learnt.prepared)
-    profile = FederationProfile.of(task, prepare=prepare, prepared_since=dict.fromkeys(learnt.prepared, 0))
-    for target in targets:
-        check_supports(method, target)
-        check_eligible(method, target, profile, learnt.prepared)
-        client = target.client_id
-        if client is None:
-            continue
-        if client not in sites and client not in learnt.num_examples:
-            raise UnknownClient(
-                f"There is no client {client!r}; there are {', '.join(sorted(sites)) or 'none'}."
-            )
-        missing = unknown_ids(sites[client], target.sample_ids) if client in sites else []
-        if missing:
-            raise DataError(
-                f"{len(missing):,} of the {len(target.sample_ids):,} sample ids are not among the examples of client "
-                f"{client}: {', '.join(missing[:5])}."
-            )
 
 
 def _without_traces(

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from unlearning.errors import DataError
 from unlearning.runtime.devices import inputs_for, targets_for
+from unlearning.tasks.inputs import outputs_of
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import initial_parameters, model_with
 
@@ -128,7 +129,8 @@ def training_flops(task: Task, examples: Examples) -> float:
     inputs, targets = examples.batch(slice(None))
     here = torch.device("cpu")
     with torch.enable_grad(), FlopCounter() as counter:
-        loss = task.loss(model(inputs_for(task, inputs, here)), targets_for(task, targets, here))
+        outputs = outputs_of(model, inputs_for(task, inputs, here))
+        loss = task.loss(outputs, targets_for(task, targets, here))
         loss.backward()  # type: ignore[no-untyped-call]
     return float(counter.total) / len(examples)
 

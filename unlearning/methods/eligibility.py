@@ -4,15 +4,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from unlearning.buffers import buffer_positions
 from unlearning.errors import InvalidRequest, MethodFailed, UnsupportedRequest
 from unlearning.methods.classifier_head import head_slots, size_of
-from unlearning.methods.method import Method, MethodInfo, Need
+from unlearning.methods.method import ANSWERS, Method, MethodInfo, Need
 from unlearning.methods.preparation import Preparation
 from unlearning.own_training import takes_after_step
 from unlearning.requests import Granularity, Target
 from unlearning.tasks.own_code import name_of
 from unlearning.tasks.task import Task
 from unlearning.training import initial_parameters
+from unlearning.verification.difference.holders import Deletion, Holder, Layer, reveals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +28,14 @@ class FederationProfile:
     own_training: the name of the task's own training function; empty for the built-in loop. watches_steps: whether
         something can be called after each step of training.
     input_dimensions: of one example, 3 of a picture with channels, 1 of a row of numbers; 0 where it is not known.
+    couples_examples: whether the loss of a batch is not the mean of its examples' own; false where the server has no
+        examples to see it by.
     name: of the federation, for people.
+    has_statistics: whether the model has running statistics (batch normalisation).
+    has_local_layers: whether each site keeps layers of its own.
+    aggregation: the name of the strategy where rounds are not FedAvg's. adds_noise: whether it adds noise to them.
+    secure_aggregation: whether only sums over clients are seen.
+    private_training: whether rounds have the noise of differential privacy for clients.
     """
 
     task: str
@@ -43,7 +52,14 @@ class FederationProfile:
     own_training: str = ""
     watches_steps: bool = True
     input_dimensions: int = 0
+    couples_examples: bool = False
+    has_statistics: bool = False
+    has_local_layers: bool = False
     name: str = ""
+    aggregation: str = ""
+    adds_noise: bool = False
+    secure_aggregation: bool = False
+    private_training: bool = False
 
     @property
     def has_classifier_head(self) -> bool:
@@ -61,10 +77,27 @@ class FederationProfile:
             num_parameters=parameters.size,
             bytes_per_parameter=parameters.itemsize,
             num_head_parameters=_head_size(task),
+            has_statistics=buffer_positions(task).size > 0,
             own_training=name_of(task.train) if task.train is not None else "",
             watches_steps=task.train is None or takes_after_step(task.train),
+            has_local_layers=bool(task.local_layers),
             **known,
         )
+
+
+def what_is_revealed(info: MethodInfo, federation: FederationProfile, **measured: Any) -> tuple[Holder, ...]:
+    """Return what a deletion by a method tells those who saw a part of it.
+
+    measured: of `Deletion`, what attacks on the change have found.
+    """
+    given = Deletion(
+        sends=info.target_sends,
+        layer=Layer.of(federation.num_head_parameters, federation.num_parameters),
+        sums_suffice=info.sums_suffice,
+        secure=federation.secure_aggregation,
+        **measured,
+    )
+    return reveals(given)
 
 
 def check_eligible(
@@ -106,6 +139,33 @@ def check_eligible(
         )
     if reason := unfit_training(info, federation.own_training, watches_steps=federation.watches_steps):
         raise UnsupportedRequest(f"{reason} Choose another method.", code="own-training")
+    if federation.has_local_layers and (reason := unfit_local_layers(info)):
+        raise UnsupportedRequest(f"{reason} Choose another method.", code="local-layers")
+    _check_aggregation(info, federation)
+    if info.rests_on_training and not federation.private_training:
+        raise UnsupportedRequest(
+            f'{info.title} needs rounds with differential privacy from the first one on (privacy = "client"), and this '
+            "federation trains without. Choose another method.",
+            code="not-private",
+        )
+    if federation.secure_aggregation and not info.sums_suffice:
+        raise UnsupportedRequest(
+            f"{info.title} needs single clients' answers, and this federation sees sums only (secure-aggregation). "
+            "Choose puf-regular, newton-cg, not, retrain or natural, for which sums suffice.",
+            code="needs-single-answers",
+        )
+    if Need.MEAN_LOSS in info.needs and federation.couples_examples:
+        raise UnsupportedRequest(
+            f"{info.title} needs a loss that is the mean of the examples' own losses, and that of {federation.task} "
+            "couples the examples of a batch. Choose another method.",
+            code="coupled-loss",
+        )
+    if Need.NO_STATISTICS in info.needs and federation.has_statistics:
+        raise UnsupportedRequest(
+            f"{info.title} has no guarantee for running statistics (batch normalisation), and the model of "
+            f"{federation.task} has some. Use group or layer normalisation, or choose retrain.",
+            code="has-statistics",
+        )
     alone = [name for name, other in prepared.items() if other.stands_alone and name != info.name]
     if alone:
         raise UnsupportedRequest(
@@ -115,6 +175,37 @@ def check_eligible(
         )
     if info.preparation is not None:
         _check_prepared(method, target, federation, prepared)
+
+
+def _check_aggregation(info: MethodInfo, federation: FederationProfile) -> None:
+    """Refuse a method that does not go with a strategy of the user's own.
+
+    Raises:
+        UnsupportedRequest: it assumes FedAvg, or would go past the strategy's noise.
+    """
+    own = f"rounds are aggregated by {federation.aggregation} here"
+    if federation.aggregation and info.assumes_fedavg:
+        others = "not or natural" if federation.adds_noise else "puf-special, not or retrain"
+        if federation.private_training:
+            others = "dp-covered or retrain"
+        raise UnsupportedRequest(
+            f"{info.title} works with FedAvg only: {info.assumes_fedavg}, and {own}. Choose {others}.",
+            code="own-aggregation",
+        )
+    if federation.private_training and info.trains_as_rounds:
+        return
+    if federation.adds_noise and info.needs & ANSWERS:
+        others = "dp-covered, retrain or natural" if federation.private_training else "not or natural"
+        raise UnsupportedRequest(
+            f"{info.title} puts what clients answer into the model without the noise of differential privacy, and "
+            f"{own}. Choose {others}; recovery rounds have the noise.",
+            code="without-noise",
+        )
+
+
+def may_go_together(info: MethodInfo, first: Target, other: Target) -> bool:
+    """Return whether a method can forget both in one deletion: if it does one client at a time, both concern it."""
+    return info.several_at_once or first.client_id == other.client_id is not None
 
 
 def unfit_training(info: MethodInfo, own_training: str, *, watches_steps: bool) -> str:
@@ -135,12 +226,21 @@ def unfit_training(info: MethodInfo, own_training: str, *, watches_steps: bool) 
 
 
 def unfit_preparations(task: Task, methods: Iterable[Method]) -> list[str]:
-    """Return which of the methods that are prepared for do not go with the task's own training, a sentence each."""
-    if task.train is None:
-        return []
-    name, watches = name_of(task.train), takes_after_step(task.train)
-    found = [(method.info, unfit_training(method.info, name, watches_steps=watches)) for method in methods]
+    """Return which of the methods that are prepared for do not go with the task, a sentence each."""
+    infos = [method.info for method in methods]
+    found = [(info, unfit_local_layers(info)) for info in infos if task.local_layers]
+    if task.train is not None:
+        name, watches = name_of(task.train), takes_after_step(task.train)
+        found += [(info, unfit_training(info, name, watches_steps=watches)) for info in infos]
     return [f"prepare: {info.name}: {reason} Leave it out." for info, reason in found if reason]
+
+
+def unfit_local_layers(info: MethodInfo) -> str:
+    """Return why a method does not go with layers that stay at their sites, in a sentence; empty where it does."""
+    replaces = info.preparation is not None and info.preparation.replaces_training
+    if not (replaces or info.is_exact or info.draws_noise or Need.MEAN_LOSS in info.needs):
+        return ""
+    return f"{info.title} holds for a model that is averaged whole, and each site keeps the local_layers of this task."
 
 
 def _check_prepared(

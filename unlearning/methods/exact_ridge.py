@@ -11,7 +11,8 @@ made of all sums of earlier rounds: after two rounds the model is the ridge head
 are left out of the sum, and no client is asked. A client that forgets samples or a class sends the sums of what it
 keeps, which take the place of its earlier ones: by exact arithmetic the same as to subtract those of what it forgets,
 as the paper does, without what cancels. The paper's server keeps the total alone; this one keeps each client's, so
-that a client need not be there to be forgotten. Both learn the difference; `docs/preparing.md` says what that tells.
+that a client need not be there to be forgotten. Both learn the difference; what that tells is in
+`docs/explanation-prepared-methods.md`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -55,6 +56,7 @@ from unlearning.requests import Exclusions
 from unlearning.runtime.stores import Arrays, Store, keep_newest, newest
 from unlearning.tasks.task import Task
 from unlearning.training import Trained
+from unlearning.verification.difference.holders import TargetSends
 
 _log = getLogger(__name__)
 
@@ -147,7 +149,8 @@ class ExactRidge(Method[MethodParameters, SendSums]):
         name="exact-ridge",
         title="Exact ridge",
         source="Quan et al., Exact Federated Continual Unlearning for Ridge Heads on Frozen Foundation Models",
-        needs=frozenset({Need.PREPARATION, Need.CLASSIFIER, Need.LOSS_DERIVATIVES}),
+        target_sends=TargetSends.SUMS,
+        needs=frozenset({Need.PREPARATION, Need.CLASSIFIER, Need.LOSS_DERIVATIVES, Need.MEAN_LOSS}),
         remark=(
             "exact to rounding, with the bound in the report; trains one linear layer with squared loss itself"
         ),
@@ -156,6 +159,7 @@ class ExactRidge(Method[MethodParameters, SendSums]):
         replies_are_updates=False,
         replies_have_any_length=True,
         preparation=SendSums,
+        assumes_fedavg="its model is solved from the clients' sums and is no aggregate of models",
     )
 
     def begin(self, problem: _Problem, parameters: Vector) -> UnlearningState:
@@ -207,11 +211,13 @@ class ExactRidge(Method[MethodParameters, SendSums]):
             raise MethodFailed(
                 f"Exact ridge needs the sums of what client(s) {', '.join(absent)} keep; none came.",
                 retryable=True,
+                code="no-answer",
             )
         if not any(replies[client].num_examples for client in problem.partial):
             raise MethodFailed(
                 "No client holds an example of what is to be forgotten; there is nothing to unlearn.",
                 retryable=False,
+                code="nothing-to-forget",
             )
         anew = {client: Statistics.from_arrays(replies[client].arrays) for client in problem.partial}
         for client, statistics in anew.items():
@@ -253,6 +259,7 @@ def layer_of(task: Task) -> nn.Linear:
             f'Exact ridge solves for one linear layer over classes (model = "logistic"); the model of {task.name} is '
             "something else. Choose another method.",
             retryable=False,
+            code="not-linear",
         )
     return layer
 
@@ -275,12 +282,14 @@ def _solved(
     assert kept is not None, "the caller has looked"
     if not any(one.num_examples for one in staying.values()):
         raise MethodFailed(
-            "No sums of a client that stays are kept. Let a training round pass, then retry.", retryable=True
+            "No sums of a client that stays are kept. Let a training round pass, then retry.",
+            retryable=True,
+            code="nothing-kept",
         )
     try:
         head = solve([staying[client] for client in sorted(staying)], kept.preparation.l2)
     except NumericalError as exc:
-        raise MethodFailed(str(exc), retryable=False) from exc
+        raise MethodFailed(str(exc), retryable=False, code="no-solution") from exc
     parameters = parameters_of(head.matrix, layer_of(problem.task), state.parameters)
     findings = {
         **_certificate(head, parameters),

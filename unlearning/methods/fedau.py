@@ -39,6 +39,7 @@ from unlearning.methods.updates import ask_targets, mean_vector, moved, replies_
 from unlearning.parameters import Vector, check_length
 from unlearning.tasks.task import Task
 from unlearning.training import model_with, task_of, train, untrained_parameters
+from unlearning.verification.difference.holders import TargetSends
 
 
 class FedAuParameters(MethodParameters):
@@ -59,6 +60,7 @@ class FedAu(Method[FedAuParameters]):
         name="fedau",
         title="FedAU, post-hoc",
         source="Gu et al., Unlearning during Learning; post-hoc as in PUF, Appendix A",
+        target_sends=TargetSends.FORGOTTEN,
         needs=frozenset({Need.REQUESTER_ONLINE, Need.CLASSIFIER_HEAD}),
         cost_remark="without a head trained beforehand the target gets the whole model and trains one now",
         replies_are_updates=False,

@@ -49,8 +49,10 @@ from unlearning.methods.updates import ask_targets, moved, replies_of_targets
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
 from unlearning.runtime.stores import keep_newest, newest
+from unlearning.tasks.inputs import as_outputs
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import Trained, model_with, task_of, train, untrained_parameters
+from unlearning.verification.difference.holders import TargetSends
 
 
 class FedAuLearningParameters(MethodParameters):
@@ -66,6 +68,7 @@ class AuxiliaryHead(ClientPreparation):
     """
 
     replaces_training = True
+    has_own_retraining = True
     keeps = "each client that may leave its last two auxiliary heads"
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
@@ -177,6 +180,7 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHead]):
         name="fedau-learning",
         title="FedAU, during learning",
         source="Gu et al., Unlearning during Learning, and the authors' code",
+        target_sends=TargetSends.OWN,
         needs=frozenset(
             {Need.REQUESTER_ONLINE, Need.CLASSIFIER_HEAD, Need.PREPARATION, Need.LOSS_DERIVATIVES}
         ),
@@ -185,6 +189,7 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHead]):
         replies_are_updates=False,
         replies_have_any_length=True,
         preparation=AuxiliaryHead,
+        assumes_fedavg="its auxiliary heads are FedAvg's means beside the model, from whose head they are subtracted",
     )
 
     def begin(self, problem: _Problem, parameters: Vector) -> UnlearningState:
@@ -198,7 +203,9 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHead]):
         for target in _targets(problem):
             if reason := prepared.refusal(target):
                 raise MethodFailed(
-                    f"{self.info.title} cannot forget {target.describe()}: {reason}", retryable=False
+                    f"{self.info.title} cannot forget {target.describe()}: {reason}",
+                    retryable=False,
+                    code="not-prepared-for-target",
                 )
         return state
 
@@ -241,6 +248,7 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHead]):
                 "federation was prepared, or since something of theirs was forgotten. Choose another method, or "
                 "cancel the request and file it again after a round in which they take part.",
                 retryable=is_class,  # a target of its own does not train while it waits to be forgotten
+                code="nothing-kept",
             )
         share = problem.parameters.weight
         own, auxiliary = (1.0, -1.0) if is_class else (1 - share, share)
@@ -279,8 +287,8 @@ class _TwoHeads(nn.Module):
         self._features: Tensor | None = None
         head.register_forward_pre_hook(self._note_features)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs = self.model(inputs)
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        outputs = as_outputs(self.model, self.model(*inputs, **named))
         return torch.cat([outputs, self.auxiliary(self._features)], dim=1)
 
     def _note_features(self, _head: nn.Module, inputs: tuple[Tensor, ...]) -> None:

@@ -22,7 +22,7 @@ The paper also keeps the global model of each stored round. Only the first is ev
 initial model, which its seed decides; so no global model is kept, each of which would carry what is forgotten.
 Lengths are those of the training that is undone. Late in it the U_k of clients with different data do not
 vanish, they cancel, and they do so at the old model; so a long replay does not end where retraining would
-(docs/preparing.md has figures). Recovery takes it from there.
+(docs/explanation-prepared-methods.md). Recovery takes it from there.
 
 The C_k take the place of the U_k, so the next deletion starts from this one's result.
 """
@@ -57,6 +57,7 @@ from unlearning.parameters import Vector, layout
 from unlearning.requests import Granularity
 from unlearning.runtime.stores import Arrays, Store
 from unlearning.training import initial_parameters, structure
+from unlearning.verification.difference.holders import TargetSends
 
 EPSILON = 1e-12
 GIB = 2**30
@@ -113,12 +114,14 @@ class FedEraser(Method[FedEraserParameters, KeepUpdates]):
         name="federaser",
         title="FedEraser",
         source="Liu et al., FedEraser: Enabling Efficient Client-Level Data Removal, Algorithm 1",
+        target_sends=TargetSends.KEPT,
         granularities=frozenset({Granularity.CLIENT}),
         needs=frozenset({Need.HISTORY, Need.RETAINED_ONLINE}),
         cost_remark="the first stored round is replayed without asking any client",
         remark="one exchange for each stored round; far from retraining after long training on unlike clients",
         asks_everyone=True,
         preparation=KeepUpdates,
+        assumes_fedavg="its calibrated replay adds stored updates as FedAvg's mean does",
     )
 
     def begin(self, problem: _Problem, parameters: Vector) -> UnlearningState:
@@ -131,7 +134,11 @@ class FedEraser(Method[FedEraserParameters, KeepUpdates]):
         clients = _retained(problem, kept.store)
         rounds = sorted({number for client in clients for number in kept.store.rounds(client)})
         if not rounds:
-            raise MethodFailed("No update of a client that stays is stored; use retrain.", retryable=False)
+            raise MethodFailed(
+                "No update of a client that stays is stored; use retrain.",
+                retryable=False,
+                code="nothing-kept",
+            )
         step, weights = np.zeros(parameters.size), 0
         for client in clients:  # one stored update at a time is in memory
             if rounds[0] in kept.store.rounds(client):
@@ -181,7 +188,9 @@ class FedEraser(Method[FedEraserParameters, KeepUpdates]):
         fresh = {c: replies[c].vector for c in took_part if c in replies and replies[c].num_examples}
         if not fresh:
             raise MethodFailed(
-                f"No client calibrated stored round {number}; the replay cannot go on.", retryable=True
+                f"No client calibrated stored round {number}; the replay cannot go on.",
+                retryable=True,
+                code="no-answer",
             )
         for client in set(took_part) - set(fresh):
             missing[client] = missing.get(client, 0) + 1

@@ -50,6 +50,7 @@ from unlearning.methods.updates import (
 )
 from unlearning.parameters import Slot, Vector, layout, size_of_vector
 from unlearning.training import structure
+from unlearning.verification.difference.holders import TargetSends
 
 FLAT_RANGE = 0.1
 """How far from zero a bias or scale is drawn."""
@@ -72,6 +73,7 @@ class FedMemPrune(Method[FedMemPruneParameters]):
         name="fedmemprune",
         title="FedMemPrune",
         source="Wei et al., Rethinking Federated Unlearning via the Lens of Memorization, and the authors' code",
+        target_sends=TargetSends.KEPT,
         needs=frozenset({Need.RETAINED_ONLINE}),
         remark=(
             "never asks for what is forgotten; recovery has to train what was reset, 30 to 40 rounds as published"

@@ -62,6 +62,7 @@ from unlearning.methods.updates import (
     with_retained_update,
 )
 from unlearning.parameters import Vector
+from unlearning.verification.difference.holders import TargetSends
 
 START = "start"
 FORGET, KEEP = "forget", "keep"
@@ -96,6 +97,7 @@ class FedOsd(Method[FedOsdParameters]):
         name="fedosd",
         title="FedOSD",
         source="Pan et al., Federated Unlearning with Gradient Descent and Conflict Mitigation, and the authors' code",
+        target_sends=TargetSends.FORGOTTEN,
         needs=frozenset(
             {Need.REQUESTER_ONLINE, Need.RETAINED_ONLINE, Need.CLASSIFIER, Need.LOSS_DERIVATIVES}
         ),
@@ -206,6 +208,7 @@ def orthogonal_step(wanted: Vector, others: Sequence[Vector]) -> tuple[NDArray[n
             f"The updates of {len(others)} client(s) that stay leave no direction free in which to unlearn, or the "
             "targets' update is zero. Choose another method.",
             retryable=False,
+            code="no-direction",
         )
     return free / share, share
 

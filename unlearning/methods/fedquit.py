@@ -52,6 +52,7 @@ from unlearning.methods.updates import (
     replies_of_targets,
     trained_update,
 )
+from unlearning.verification.difference.holders import TargetSends
 
 
 class FedQuitParameters(MethodParameters):
@@ -75,6 +76,7 @@ class FedQuit(Method[FedQuitParameters]):
         name="fedquit",
         title="FedQUIT",
         source="Mora et al., FedQUIT: On-Device Federated Unlearning via a Quasi-Competent Virtual Teacher, and code",
+        target_sends=TargetSends.FORGOTTEN,
         needs=frozenset({Need.REQUESTER_ONLINE, Need.CLASSIFIER, Need.LOSS_DERIVATIVES}),
         remark="asks the targets only; with the published rate a target of a few steps hardly moves the model",
     )

@@ -43,6 +43,7 @@ from unlearning.methods.updates import (
     replies_of_targets,
     trained_update,
 )
+from unlearning.verification.difference.holders import TargetSends
 
 _LEFT_AFTER = "steps until a number was not finite"
 
@@ -71,6 +72,7 @@ class GradientAscent(Method[GradientAscentParameters]):
         name="gradient-ascent",
         title="Gradient ascent",
         source="Halimi et al., Federated Unlearning: How to Efficiently Erase a Client in FL? (baseline)",
+        target_sends=TargetSends.FORGOTTEN,
         needs=frozenset({Need.REQUESTER_ONLINE, Need.STEPS}),
         remark="often destroys the model, and recovery has to mend it; with clip_norm=0 most networks overflow",
     )
@@ -138,4 +140,5 @@ def _check_finite(climbed: Replies) -> None:
             f"The loss has no upper bound, and the ascent left the finite numbers {steps}. File the request again "
             "with a lower bound on the gradient (clip_norm, 5 by default), fewer epochs or a lower learning_rate.",
             retryable=False,
+            code="diverged",
         )

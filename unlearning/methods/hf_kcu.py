@@ -54,6 +54,7 @@ from unlearning.solvers.conjugate_gradient import conjugate_gradient
 from unlearning.solvers.lanczos import lanczos_extremes
 from unlearning.solvers.solution import Solution
 from unlearning.tasks.task import Examples
+from unlearning.verification.difference.holders import TargetSends
 
 SOURCE = "HF-KCU, Algorithm 1, Eq. 6, Theorem 3"
 
@@ -95,9 +96,10 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
             name="hf-kcu-influence" if corrected else "hf-kcu",
             title="HF-KCU, corrected" if corrected else "HF-KCU as published",
             source=SOURCE,
-            needs=frozenset({Need.REQUESTER_ONLINE, Need.LOSS_DERIVATIVES}),
+            target_sends=TargetSends.FORGOTTEN,
+            needs=frozenset({Need.REQUESTER_ONLINE, Need.LOSS_DERIVATIVES, Need.MEAN_LOSS}),
             remark=(
-                "a rough approximation: the requester's own curvature stands for everybody's"
+                "a rough approximation: the target's own curvature replaces that of all clients"
                 if corrected
                 else "moves the model by at most Σ w α β of its norm, in the direction that lowers the loss "
                 "on the forgotten data"
@@ -209,7 +211,9 @@ def _causal_weights(own: Mapping[str, int], total: int, affected: Replies) -> di
     norms = sum(reply.metrics.get("gradient_norm", 0.0) for reply in affected.values())
     if not norms > 0:
         raise MethodFailed(
-            "The gradients on the forgotten data are zero; HF-KCU has no step.", retryable=False
+            "The gradients on the forgotten data are zero; HF-KCU has no step.",
+            retryable=False,
+            code="no-direction",
         )
     return {
         # Eqs. (7), (8)
@@ -222,7 +226,11 @@ def _removal_weights(total: int, affected: Replies) -> dict[str, float]:
     """Compute n_u,i / (n − n_u)."""
     retained = total - sum(reply.num_examples for reply in affected.values())
     if retained < 1:
-        raise MethodFailed("Nothing would be retained; the federation has nothing to keep.", retryable=False)
+        raise MethodFailed(
+            "Nothing would be retained; the federation has nothing to keep.",
+            retryable=False,
+            code="no-client-stays",
+        )
     return {client: reply.num_examples / retained for client, reply in affected.items()}
 
 

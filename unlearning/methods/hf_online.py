@@ -9,7 +9,7 @@ of SGD. The recursion is in `unlearning.certified.unit_vectors`, the products of
 In every training round the server sends the vectors beside the model, (k, d) for k forgettable clients, each client
 carries them through its local steps and returns J_i a, and the server makes the next vectors of that. A deletion is
 θ + Σ_{u∈U} a_u: no client is asked, nothing is solved. A client that gets the vectors learns what the model would be
-without each forgettable client; `docs/preparing.md` says which clients get them.
+without each forgettable client; `docs/explanation-prepared-methods.md` says which clients get them.
 """
 
 from collections.abc import Callable
@@ -44,6 +44,7 @@ from unlearning.methods.updates import change_of
 from unlearning.parameters import Vector, content_hash
 from unlearning.requests import Granularity
 from unlearning.runtime.stores import Store
+from unlearning.verification.difference.holders import TargetSends
 
 
 class HfOnlineParameters(MethodParameters):
@@ -84,14 +85,16 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarryVectors]):
         name="hf-online",
         title="HF-online",
         source="Qiao et al., Hessian-Free Online Certified Unlearning, Algorithm 1; carried through FedAvg",
+        target_sends=TargetSends.KEPT,
         granularities=frozenset({Granularity.CLIENT}),
-        needs=frozenset({Need.PREPARATION, Need.LOSS_DERIVATIVES}),
+        needs=frozenset({Need.PREPARATION, Need.LOSS_DERIVATIVES, Need.MEAN_LOSS}),
         remark=(
             "asks no client, but with k forgettable clients every training message is 1 + k times as large, both ways, "
             "and local training of a convolutional network takes 1.5 to 3 times itself longer for each"
         ),
         draws_noise=True,
         preparation=CarryVectors,
+        assumes_fedavg="its vectors and their bound follow plain SGD through FedAvg's mean",
     )
 
     def begin(self, problem: _Problem, parameters: Vector) -> UnlearningState:

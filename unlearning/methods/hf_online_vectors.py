@@ -175,7 +175,7 @@ class CarryVectors(CarriedVectorOptions):
     def training_problems(self, training: TrainingSettings) -> list[str]:
         """Refuse other optimizers than SGD, with or without momentum."""
         if training.optimizer == "sgd":
-            return []
+            return super().training_problems(training)
         return [
             f"prepare: hf-online carries vectors through SGD (momentum and weight decay included), whose steps "
             f"have a derivative in closed form; the optimizer is {training.optimizer!r}. Set optimizer to sgd."

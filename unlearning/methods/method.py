@@ -18,7 +18,7 @@ and updates is in `unlearning.methods.updates`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Generic, TypeAlias
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypeVar
 
+from unlearning.buffers import buffer_positions
 from unlearning.certified.sensitivity import Sensitivity
 from unlearning.errors import MethodFailed
 from unlearning.methods.classifier_head import head_slots
@@ -35,8 +36,10 @@ from unlearning.methods.preparation import Preparation, PreparationT
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Forget, Granularity
 from unlearning.runtime.stores import MemoryStore, Store
+from unlearning.secure_aggregation.addends import SecureTotal, SumTerm
 from unlearning.tasks.task import Examples, Task, join
-from unlearning.training import TrainingSettings
+from unlearning.training import TrainingSettings, initial_parameters
+from unlearning.verification.difference.holders import TargetSends
 
 
 class Need(StrEnum):
@@ -50,9 +53,15 @@ class Need(StrEnum):
     CLASSIFIER = "a classification task"
     CLASSIFIER_HEAD = "a model with a linear classifier head"
     LOSS_DERIVATIVES = "derivatives of a loss, the task's or its own, so the built-in training"
+    MEAN_LOSS = "a loss that is the mean of the examples' own losses"
+    NO_STATISTICS = "a model without running statistics (batch normalisation)"
     STEPS = (
         "training that can climb and be watched step by step: the built-in one, or one that takes after_step"
     )
+
+
+ANSWERS = frozenset({Need.REQUESTER_ONLINE, Need.RETAINED_ONLINE, Need.EVERY_CLIENT_ONLINE})
+"""A method with one of these makes its model of what clients answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +82,13 @@ class MethodInfo:
     moves_model: whether it moves the model itself, before recovery.
     is_exact: whether its model is one that was trained without the forgotten data, up to rounding.
     preparation: what it does in training rounds before any request; None if it needs no preparation.
+    rests_on_training: whether the model stays as it is, covered by training with differential privacy; nothing is
+        repaired then.
+    trains_as_rounds: whether its exchanges are training rounds, which can have the noise of such training.
+    sums_suffice: whether it can be carried out of sums over clients alone (`sum_terms`, `after_sum`).
+    target_sends: what clients that forget send for it, with its defaults; plan and report say what that reveals.
+    assumes_fedavg: why it holds only where every round is FedAvg's, as the beginning of a sentence; empty where it
+        holds whatever strategy aggregates.
     """
 
     name: str
@@ -92,6 +108,11 @@ class MethodInfo:
     moves_model: bool = True
     is_exact: bool = False
     preparation: type[Preparation] | None = None
+    rests_on_training: bool = False
+    trains_as_rounds: bool = False
+    sums_suffice: bool = False
+    target_sends: TargetSends = TargetSends.UNSTATED
+    assumes_fedavg: str = ""
 
 
 class MethodParameters(BaseModel):
@@ -139,6 +160,7 @@ class Problem(Generic[ParametersT, PreparationT]):
     kept: what the server kept for the method in training rounds; None where it was not prepared for.
     noise_key: what a method derives its noise from, a secret that belongs to this request alone; None where there is
         none, and then noise is drawn from the system's entropy.
+    noisy_mean: where training is private, what makes a round's model (d,) of the one before and clients' updates.
     """
 
     task: Task
@@ -153,11 +175,16 @@ class Problem(Generic[ParametersT, PreparationT]):
     round: int = 0
     kept: PreparedStore[PreparationT] | None = None
     noise_key: bytes | None = field(default=None, repr=False)
+    noisy_mean: Callable[[Vector, Iterable[Vector]], Vector] | None = None
 
     @property
     def partial(self) -> tuple[str, ...]:
         """Return the targets that keep some of their examples, sorted: these train on as the retained do."""
         return tuple(sorted(client for client, forget in self.targets.items() if not forget.everything))
+
+    def first_model(self) -> Vector:
+        """Return the model (d,) that the run began with: the same for all, and of no client's data."""
+        return initial_parameters(self.task, self.schedule(1).seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,11 +256,18 @@ class Noise:
     """The noise on an unlearned model, as it is counted against a budget.
 
     sigma: 0 where there is none. sensitivity, delta: as they were declared; None where they were not.
+    bound: what the method itself has proven that the noise hides, whatever was released before; None where that
+        follows from records of the rounds (`Method.sensitivity_bound`).
+    holds_alone: whether `bound` holds for one release of a deletion only, so not after an attempt that failed.
+    not_of: what it does not speak of, beside models from before the deletion.
     """
 
     sigma: float = 0.0
     sensitivity: float | None = None
     delta: float | None = None
+    bound: Sensitivity | None = None
+    holds_alone: bool = False
+    not_of: str = "the vectors, which clients that train are sent without noise"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +291,11 @@ class UnlearningState:
     work: WorkDone = field(default_factory=WorkDone)
     noise: Noise | None = None
 
+    @property
+    def has_noise(self) -> bool:
+        """Whether there is noise: then nothing that follows may depend on the model before, or it hides nothing."""
+        return self.noise is not None and self.noise.sigma > 0
+
     def advance(self, parameters: Vector, *, finished: bool) -> "UnlearningState":
         """Return the state after one more exchange."""
         return replace(self, parameters=parameters, exchanges=self.exchanges + 1, finished=finished)
@@ -276,7 +315,8 @@ class Method(ABC, Generic[ParametersT, PreparationT]):
         """Return the state before the first exchange: the model as it is, unless a method says otherwise.
 
         Raises:
-            MethodFailed: the method needs a classification or a classifier's head, and there is none.
+            MethodFailed: the method needs a classification or a classifier's head, and there is none; or it cannot
+                work with running statistics, and there are some.
         """
         if Need.CLASSIFIER in self.info.needs and problem.task.score_name != "accuracy":
             raise MethodFailed(
@@ -287,6 +327,13 @@ class Method(ABC, Generic[ParametersT, PreparationT]):
             )
         if Need.CLASSIFIER_HEAD in self.info.needs:
             head_slots(problem.task)
+        if Need.NO_STATISTICS in self.info.needs and buffer_positions(problem.task).size:
+            raise MethodFailed(
+                f"The model has running statistics (batch normalisation), and {self.info.title} has no guarantee for "
+                "them. Use group or layer normalisation, or choose retrain.",
+                retryable=False,
+                code="has-statistics",
+            )
         return UnlearningState(parameters=parameters)
 
     @abstractmethod
@@ -306,6 +353,20 @@ class Method(ABC, Generic[ParametersT, PreparationT]):
         Raises:
             MethodFailed: the replies do not suffice, or a number makes no sense.
         """
+
+    def sum_terms(self, instruction: Instruction, reply: Reply) -> list[SumTerm]:
+        """Return what a client's answer adds to a sum, at the client: its update, by its number of examples."""
+        return [SumTerm(update=reply.vector, count=reply.num_examples)]
+
+    def after_sum(
+        self, problem: Problem[ParametersT, PreparationT], state: UnlearningState, total: SecureTotal
+    ) -> UnlearningState:
+        """Return the state after an exchange of which only the sum is known; of methods for which sums suffice.
+
+        Raises:
+            MethodFailed: it lacks a client that the method needs, or an example.
+        """
+        raise NotImplementedError(f"{self.info.title} needs single answers.")
 
     def cost(
         self, given: CostSymbols, parameters: ParametersT, preparation: PreparationT | None
@@ -360,7 +421,7 @@ class AsksNobody(Method[ParametersT, PreparationT]):
         Raises:
             MethodFailed: always.
         """
-        raise MethodFailed("This method asks nothing of clients.", retryable=False)
+        raise MethodFailed("This method asks nothing of clients.", retryable=False, code="asks-nothing")
 
     def aggregate(
         self, problem: Problem[ParametersT, PreparationT], state: UnlearningState, replies: Replies

@@ -48,7 +48,7 @@ from unlearning.methods.updates import (
 )
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity
-from unlearning.training import initial_parameters
+from unlearning.verification.difference.holders import TargetSends
 
 DEGRADATION = "degradation"
 """Under which the state and an instruction carry De."""
@@ -82,6 +82,7 @@ class MoDe(Method[MoDeParameters]):
         name="mode",
         title="MoDe",
         source="Zhao et al., Federated Unlearning with Momentum Degradation; numbers as in PUF's comparison",
+        target_sends=TargetSends.FORGOTTEN,
         granularities=frozenset({Granularity.CLIENT}),
         several_at_once=False,
         needs=frozenset({Need.EVERY_CLIENT_ONLINE, Need.CLASSIFIER}),
@@ -96,7 +97,7 @@ class MoDe(Method[MoDeParameters]):
         """
         check_somebody_keeps(self.info.title, problem)
         state = super().begin(problem, parameters)
-        fresh = initial_parameters(problem.task, problem.schedule(1).seed).astype(parameters.dtype)
+        fresh = problem.first_model().astype(parameters.dtype)
         return replace(state, arrays={DEGRADATION: fresh})
 
     def configure(self, problem: Problem[MoDeParameters], state: UnlearningState) -> Instructions:

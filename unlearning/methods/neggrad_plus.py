@@ -49,6 +49,7 @@ from unlearning.methods.updates import (
     with_retained_update,
 )
 from unlearning.parameters import Vector, add_weighted
+from unlearning.verification.difference.holders import TargetSends
 
 START = "start"
 
@@ -76,6 +77,7 @@ class NegGradPlus(Method[NegGradPlusParameters]):
         name="neggrad-plus",
         title="NegGrad+",
         source="Kurmanji et al., Towards Unbounded Machine Unlearning (baseline); carried over to a federation",
+        target_sends=TargetSends.FORGOTTEN,
         needs=frozenset({Need.REQUESTER_ONLINE, Need.RETAINED_ONLINE, Need.STEPS}),
         remark="every client works in each of its rounds, five by default",
         cost_remark="a target that keeps a part trains on it as well",

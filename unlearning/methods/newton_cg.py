@@ -15,16 +15,24 @@ is another one, and its minimum lies elsewhere. No client sees another's data, a
 per product. The first form needs no convergence of θ and fixes sign, scale and L2 at once; the requester need not be
 online. A participant that stops answering is left out from then on: the solve goes on from its last iterate over those
 that remain, with their gradient, and says so. λ is a bias, not a safety margin: keep it small.
+
+Of sums alone the mean is the same. Vectors are sent in units that fix their size (`_unit`), so fixed point loses as
+little at the end of a solve as at its beginning. A participant that leaves ends the attempt there: the gradient of the
+others at the same model would show its own by subtraction.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unlearning.buffers import without_buffers
 from unlearning.curvature.gradients import gradient
 from unlearning.curvature.kinds import CurvatureKind
 from unlearning.curvature.products import CurvatureProduct
+from unlearning.errors import MethodFailed
 from unlearning.methods.costs import Cost, CostSymbols, solver_epochs
 from unlearning.methods.method import (
     ClientSite,
@@ -54,8 +62,13 @@ from unlearning.methods.newton_cg_solve import (
 from unlearning.methods.updates import add_mean_update, replies_of_targets, replies_with_examples
 from unlearning.parameters import Vector, content_hash
 from unlearning.requests import NOTHING
+from unlearning.secure_aggregation.addends import MOST_RATE, SecureTotal, SumTerm
 from unlearning.solvers.cg_state import cg_advance, cg_begin, cg_direction, cg_precondition, cg_restart
 from unlearning.solvers.conjugate_gradient import conjugate_gradient
+from unlearning.verification.difference.holders import TargetSends
+
+_FLATTEST = 1e-6
+"""Curvature below which a client's own solve, of few steps, finds nothing to divide by."""
 
 
 class NewtonCg(Method[NewtonCgParameters]):
@@ -66,12 +79,14 @@ class NewtonCg(Method[NewtonCgParameters]):
         name="newton-cg",
         title="Federated Newton-CG",
         source="Newton step on the retained objective, conjugate gradients over the federation",
-        needs=frozenset({Need.RETAINED_ONLINE, Need.LOSS_DERIVATIVES}),
+        target_sends=TargetSends.KEPT,
+        needs=frozenset({Need.RETAINED_ONLINE, Need.LOSS_DERIVATIVES, Need.MEAN_LOSS}),
         remark="many short exchanges: two a preconditioned step",
         cost_remark="each exchange carries the model beside a vector, and preconditioning asks twice a product",
         replies_are_updates=False,
         is_iterative=True,
         asks_everyone=True,
+        sums_suffice=True,
     )
 
     def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
@@ -133,24 +148,53 @@ class NewtonCg(Method[NewtonCgParameters]):
         Raises:
             MethodFailed: no client answered, or there is nothing to forget or to retain.
         """
-        phase = state.values["phase"]
-        if phase == FORGET_GRADIENT:
-            return _after_forget_gradient(problem, state, replies)
-        answered = replies_with_examples(self.info.title, replies)
+        is_forgotten = state.values["phase"] == FORGET_GRADIENT
+        given = replies_of_targets("remove_only", problem, replies) if is_forgotten else replies
+        answered = replies_with_examples(self.info.title, given)
         asked = state.values["participants"]
         gone = [client for client in asked or () if client not in answered]
-        if gone and phase != GRADIENT:
+        if gone and state.values["phase"] in (PRODUCT, PRECONDITION):
             return restart(state, sorted(answered), gone)
-        mean = _mean(answered)
-        shift = problem.parameters.damping + problem.training.weight_decay
-        if phase == GRADIENT:
-            return self._after_gradient(problem, state, mean, answered)
-        solve = solve_of(state)
-        if phase == PRECONDITION:
-            solve = cg_precondition(solve, mean)
-        else:
-            solve = cg_advance(solve, mean + (shift * cg_direction(solve)).astype(mean.dtype))
-        return go_on(problem, state, solve)
+        count = sum(reply.num_examples for reply in answered.values())
+        return _advanced(problem, state, _mean(answered), count, sorted(answered))
+
+    def sum_terms(self, instruction: Instruction, reply: Reply) -> list[SumTerm]:
+        """Return the vector in units of `_unit`, at the largest rate, so that it is hardly ever shortened."""
+        own = NewtonCgParameters.model_validate(instruction.values)
+        direction = instruction.arrays.get("direction")
+        unit = _unit(instruction.operation, direction, own.damping + instruction.training.weight_decay)
+        update = reply.vector.astype(np.float64) / (unit * MOST_RATE)
+        return [SumTerm(update=update, count=reply.num_examples, rate=MOST_RATE)]
+
+    def after_sum(
+        self, problem: Problem[NewtonCgParameters], state: UnlearningState, total: SecureTotal
+    ) -> UnlearningState:
+        """Go one exchange further, by the mean that a sum gives.
+
+        Raises:
+            MethodFailed: a participant has left, a vector was shortened, or no client holds an example.
+        """
+        phase = state.values["phase"]
+        is_product = phase in (PRODUCT, PRECONDITION)
+        gone = [client for client in state.values["participants"] or () if client not in total.clients]
+        if gone and is_product:
+            raise MethodFailed(
+                f"Client(s) {', '.join(gone)} left in the middle of the solve. It does not go on with the others, "
+                "whose sum would show the missing part. File the request again when all are online, or choose retrain.",
+                retryable=False,
+                code="client-left",
+            )
+        if total.num_clipped or not total.num_examples:
+            raise MethodFailed(
+                f"{total.num_clipped} clients had to shorten what they computed, and {total.num_examples} examples "
+                "were counted: the sum is no product. Raise damping or secure-clip-norm, or choose retrain.",
+                retryable=False,
+                code="no-sum",
+            )
+        direction = cg_direction(solve_of(state)) if is_product else None
+        unit = _unit(phase, direction, problem.parameters.damping + problem.training.weight_decay)
+        mean = (total.step * unit).astype(state.parameters.dtype)
+        return _advanced(problem, state, mean, total.num_examples, total.clients)
 
     def cost(self, given: CostSymbols, parameters: NewtonCgParameters, preparation: object) -> Cost:
         """Compute 2 P B (C_r + C_p) (1 + k) bytes, F N (1 + c k) (C_r + C_p) FLOPs, P B stored."""
@@ -160,21 +204,44 @@ class NewtonCg(Method[NewtonCgParameters]):
         )
         return replace(solve, communication_bytes=solve.communication_bytes * (1 + products))
 
-    def _after_gradient(
-        self, problem: Problem, state: UnlearningState, mean: Vector, answered: Replies
-    ) -> UnlearningState:
-        left = [client for client in state.values["participants"] or () if client not in answered]
-        num_retained = sum(reply.num_examples for reply in answered.values())
-        if "forget" in state.arrays:
-            share = state.values["num_forgotten"] / num_retained
-            right = (-share * state.arrays["forget"]).astype(mean.dtype)
-        else:
-            right = mean + _decay(problem, state, mean)
-        left = [*state.values["left"], *left]
-        state = replace(state, values={**state.values, "participants": sorted(answered), "left": left})
-        if "solve" in state.values:  # a participant has gone: on from the last iterate, with the rest
-            return go_on(problem, state, cg_restart(solve_of(state), right))
-        return go_on(problem, state, cg_begin(right, cg_settings(problem, state)))
+
+def _advanced(
+    problem: Problem, state: UnlearningState, mean: Vector, count: int, answered: Sequence[str]
+) -> UnlearningState:
+    """Return the state after an exchange that gave `mean` (d,), over `count` examples of those that answered."""
+    phase = state.values["phase"]
+    if phase == FORGET_GRADIENT:  # ∇ℓ(θ; D_u) + μθ over all targets, and n_u
+        state = replace(state, arrays={**state.arrays, "forget": mean + _decay(problem, state, mean)})
+        return next_exchange(state, phase=GRADIENT, num_forgotten=count)
+    if phase == GRADIENT:
+        return _after_gradient(problem, state, mean, count, answered)
+    solve = solve_of(state)
+    if phase == PRECONDITION:
+        return go_on(problem, state, cg_precondition(solve, mean))
+    shift = problem.parameters.damping + problem.training.weight_decay
+    return go_on(problem, state, cg_advance(solve, mean + (shift * cg_direction(solve)).astype(mean.dtype)))
+
+
+def _after_gradient(
+    problem: Problem, state: UnlearningState, mean: Vector, count: int, answered: Sequence[str]
+) -> UnlearningState:
+    left = [client for client in state.values["participants"] or () if client not in answered]
+    if "forget" in state.arrays:
+        share = state.values["num_forgotten"] / count
+        right = (-share * state.arrays["forget"]).astype(mean.dtype)
+    else:
+        right = mean + _decay(problem, state, mean)
+    left = [*state.values["left"], *left]
+    state = replace(state, values={**state.values, "participants": list(answered), "left": left})
+    if "solve" in state.values:  # a participant has gone: on from the last iterate, with the rest
+        return go_on(problem, state, cg_restart(solve_of(state), right))
+    return go_on(problem, state, cg_begin(right, cg_settings(problem, state)))
+
+
+def _unit(phase: str, direction: NDArray[Any] | None, shift: float) -> float:
+    """Return what a client divides its vector by in a sum: ‖p‖ for H_i p, and for M_i⁻¹ r its bound ‖r‖/(μ+λ)."""
+    length = 1.0 if direction is None else float(np.linalg.norm(direction.astype(np.float64))) or 1.0
+    return length / max(shift, _FLATTEST) if phase == PRECONDITION else length
 
 
 def _kept_product(kind: CurvatureKind, instruction: Instruction, site: ClientSite) -> CurvatureProduct:
@@ -196,13 +263,3 @@ def _decay(problem: Problem, state: UnlearningState, like: Vector) -> Vector:
     """Compute μθ, the gradient of the L2 term; buffers have none."""
     weights = without_buffers(problem.task, state.parameters)
     return (problem.training.weight_decay * weights).astype(like.dtype)
-
-
-def _after_forget_gradient(problem: Problem, state: UnlearningState, replies: Replies) -> UnlearningState:
-    """Compute ∇ℓ(θ; D_u) + μθ over all targets, and n_u."""
-    answered = replies_of_targets("remove_only", problem, replies)
-    forgotten = _mean(answered)
-    forgotten = forgotten + _decay(problem, state, forgotten)
-    state = replace(state, arrays={**state.arrays, "forget": forgotten})
-    num_forgotten = sum(reply.num_examples for reply in answered.values())
-    return next_exchange(state, phase=GRADIENT, num_forgotten=num_forgotten)

@@ -119,7 +119,9 @@ def _take_step(
     """Take the step θ' = θ − x, and begin the next Newton step or end."""
     solution = cg_solution(solve)
     if not np.isfinite(solution.value).all():
-        raise MethodFailed(f"The solve broke down. {solution.outcome.advice}", retryable=False)
+        raise MethodFailed(
+            f"The solve broke down. {solution.outcome.advice}", retryable=False, code="no-solution"
+        )
     parameters = (state.parameters.astype(np.float64) - solution.value.astype(np.float64)).astype(
         state.parameters.dtype
     )

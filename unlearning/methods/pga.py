@@ -51,6 +51,7 @@ from unlearning.requests import Granularity
 from unlearning.runtime.stores import keep_newest, newest
 from unlearning.tasks.task import Task
 from unlearning.training import Trained, train, untrained_parameters
+from unlearning.verification.difference.holders import TargetSends
 
 LAST_MODEL = "last-model"
 RANDOM_MODELS = 10
@@ -92,12 +93,14 @@ class Pga(Method[PgaParameters]):
         name="pga",
         title="PGA",
         source="Halimi et al., Federated Unlearning: How to Efficiently Erase a Client in FL?, Algorithm 1",
+        target_sends=TargetSends.FORGOTTEN,
         granularities=frozenset({Granularity.CLIENT}),
         several_at_once=False,
         needs=frozenset({Need.REQUESTER_ONLINE, Need.PREPARATION, Need.STEPS}),
         cost_remark="the formula is that of one target",
         remark="the distance at which it ends is absolute: tune max_distance to the model's size",
         preparation=KeepLastModel,
+        assumes_fedavg="its reference model is what is left of FedAvg's mean without the target's last model",
     )
 
     def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:

@@ -23,15 +23,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from typing_extensions import TypeVar
 
-from unlearning.parameters import Models, Vector, weighted_mean
+from unlearning.optimizer_state import OPTIMIZER, keep_state, kept_state
+from unlearning.parameters import Models, Vector, layout, travelling, weighted_mean
 from unlearning.requests import Exclusions, Target
 from unlearning.runtime.stores import Arrays, MemoryStore, Store
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import Trained, TrainingSettings, train
+from unlearning.training import Trained, TrainingSettings, model_with, structure, train
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +185,11 @@ class Preparation(BaseModel):
 
     def training_problems(self, training: TrainingSettings) -> list[str]:
         """Return why this cannot be switched on where clients train so, one sentence each."""
-        return []
+        if not (self.replaces_training and training.keep_optimizer):
+            return []
+        return [
+            f"keep-optimizer goes with ordinary training only, and {type(self).__name__} of prepare trains itself."
+        ]
 
     def erase(self, store: Store, forgotten: Exclusions, *, until: int, rewritten: bool) -> bool:
         """Erase on the server what was kept of what is forgotten, once a deletion is completed.
@@ -238,11 +244,37 @@ def train_prepared(
     store_of: gives what this client keeps for a method. sent: what the server sent for each.
     """
     returns: dict[str, dict[str, NDArray[Any]]] = {name: {} for name in prepared}
-    step = partial(train, work.task, work.model, work.examples, work.training)
+    kept = store_of(OPTIMIZER) if work.training.keep_optimizer else None
+    step = partial(_train_on, work, kept)
     for name, one in prepared.items():
         own = replace(work, store=store_of(name), arrays=sent.get(name, {}), returns=returns[name])
         step = partial(one.train, own, step)
     return step(), returns
+
+
+def _train_on(work: LocalRound, store: Store | None) -> Trained:
+    """Train as without any preparation, with the optimiser of the round before, where there is a store for it."""
+    if store is None:
+        return _train_all(work)
+    kind = work.training.optimizer
+    kept = kept_state(store, kind, work.number)
+    trained = _train_all(work, kept)
+    keep_state(store, kind, work.number, trained.optimizer)
+    return trained
+
+
+def _train_all(work: LocalRound, kept: Arrays | None = None) -> Trained:
+    """Train the shared part, from the round's model, and the site's own layers with it."""
+    if not work.task.local_layers:
+        return train(work.task, work.model, work.examples, work.training, kept=kept)
+    whole, shared = replace(work.task, local_layers=()), travelling(structure(work.task))
+    slots, state = layout(structure(whole)), model_with(work.task, work.model).state_dict()
+    start = np.concatenate([state[slot.name].reshape(-1).numpy() for slot in slots])
+    trained = train(whole, start, work.examples, work.training, kept=kept)
+    parts = {slot.name: trained.parameters[slot.start : slot.stop].reshape(slot.shape) for slot in slots}
+    together = np.concatenate([parts[name].reshape(-1) for name in shared])
+    own = {name: part for name, part in parts.items() if name not in shared}
+    return replace(trained, parameters=together, local=own)
 
 
 def combine_prepared(prepared: Iterable[Preparation], before: Vector, models: Models) -> Vector:

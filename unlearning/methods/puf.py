@@ -46,6 +46,7 @@ from unlearning.methods.method import (
 from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import (
     NUM_RETAINED,
+    RETAINED_UPDATE,
     ask_targets,
     num_retained,
     replies_of_targets,
@@ -55,6 +56,8 @@ from unlearning.methods.updates import (
     with_retained_update,
 )
 from unlearning.parameters import Vector, add_weighted
+from unlearning.secure_aggregation.addends import SecureTotal, SumTerm
+from unlearning.verification.difference.holders import TargetSends
 
 SOURCE = "Mora et al., Federated Unlearning Made Practical (PUF), Algorithm 1, Eqs. 5-9"
 FORGET, RETAIN = "forget", "retain"
@@ -136,6 +139,7 @@ class PufSpecial(Puf[PufSpecialParameters]):
         name="puf-special",
         title="PUF-Special",
         source=SOURCE,
+        target_sends=TargetSends.FORGOTTEN,
         needs=frozenset({Need.REQUESTER_ONLINE}),
     )
 
@@ -155,12 +159,47 @@ class PufRegular(Puf[PufRegularParameters]):
     """One ordinary round; a partial target takes part in it on both sides."""
 
     Parameters = PufRegularParameters
-    info = replace(PufSpecial.info, name="puf-regular", title="PUF-Regular")
+    info = replace(PufSpecial.info, name="puf-regular", title="PUF-Regular", sums_suffice=True)
 
     def configure(self, problem: Problem[PufRegularParameters], state: UnlearningState) -> Instructions:
         """Let the targets train on what they forget, the retained clients as ever."""
-        ordinary = Instruction(operation=RETAIN, model=state.parameters, training=problem.training)
-        return {**super().configure(problem, state), **dict.fromkeys(problem.retained, ordinary)}
+        own = problem.parameters
+        values = own.model_dump(include={"unlearning_rate", "retained_rate"}) | {"flip": own.flip_at_client}
+        ordinary = Instruction(
+            operation=RETAIN, model=state.parameters, training=problem.training, values=values
+        )
+        climbing = super().configure(problem, state).items()
+        return {
+            **{client: replace(one, values=values) for client, one in climbing},
+            **dict.fromkeys(problem.retained, ordinary),
+        }
+
+    def sum_terms(self, instruction: Instruction, reply: Reply) -> list[SumTerm]:
+        """Return r n Δ of what is kept and −η n Δ of what is forgotten: the sign is flipped at the client always."""
+        rates = instruction.values
+        if instruction.operation == RETAIN:
+            return [SumTerm(update=reply.vector, count=reply.num_examples, rate=rates["retained_rate"])]
+        rate = rates["unlearning_rate"] if rates["flip"] else -rates["unlearning_rate"]
+        forget = SumTerm(update=reply.vector, count=reply.num_examples, rate=rate, keeps=False)
+        kept = reply.arrays.get(RETAINED_UPDATE)
+        if kept is None:
+            return [forget]
+        retain = SumTerm(update=kept, count=num_retained(reply), rate=rates["retained_rate"])
+        return [forget, retain]
+
+    def after_sum(
+        self, problem: Problem[PufRegularParameters], state: UnlearningState, total: SecureTotal
+    ) -> UnlearningState:
+        """Take the step that the sum is.
+
+        Raises:
+            MethodFailed: a target is not in it, or no target holds an example of what is to be forgotten.
+        """
+        counts = dict.fromkeys(total.clients, total.num_examples - total.num_kept)
+        reply = Reply(vector=total.step, num_examples=0)
+        answered = {client: replace(reply, num_examples=count) for client, count in counts.items()}
+        replies_of_targets(self.info.title, problem, answered)
+        return state.advance(total.applied_to(state.parameters), finished=True)
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """Train as in PUF-Special; a partial target sends beside it the update of what it keeps."""

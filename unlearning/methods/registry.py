@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from unlearning.errors import ConfigurationError, InvalidRequest, UnknownMethod, UnsupportedRequest
+from unlearning.methods.dp_covered import DpCovered
 from unlearning.methods.exact_ridge import ExactRidge
 from unlearning.methods.fedau import FedAu
 from unlearning.methods.fedau_learning import FedAuLearning
@@ -24,6 +25,7 @@ from unlearning.methods.method import Method, ParametersT
 from unlearning.methods.mode import MoDe
 from unlearning.methods.neggrad_plus import NegGradPlus
 from unlearning.methods.newton_cg import NewtonCg
+from unlearning.methods.noisy_fine_tuning import NoisyFineTuning
 from unlearning.methods.pga import Pga
 from unlearning.methods.preparation import Preparation
 from unlearning.methods.puf import PufRegular, PufSpecial
@@ -49,6 +51,8 @@ _OWN: Mapping[str, Method] = {
         Sisa(),
         HfOnline(),
         ExactRidge(),
+        NoisyFineTuning(),
+        DpCovered(),
         FedEraser(),
         MoDe(),
         FedOsd(),
@@ -92,7 +96,8 @@ def validated_parameters(method: Method[ParametersT], values: Mapping[str, Any])
         )
         allowed = ", ".join(sorted(method.Parameters.model_fields)) or "none"
         raise InvalidRequest(
-            f"Bad parameters for {method.info.name}: {problems}. It takes: {allowed}."
+            f"Bad parameters for {method.info.name}: {problems}. It takes: {allowed}.",
+            code="unfit-parameter",
         ) from exc
 
 
@@ -118,7 +123,8 @@ def check_supports(method: Method, target: Target) -> None:
         able = ", ".join(sorted(method.info.granularities))
         raise UnsupportedRequest(
             f"{method.info.title} cannot forget {target.describe()}: it works at the level(s) "
-            f"{able}. Choose another method."
+            f"{able}. Choose another method.",
+            code="other-granularity",
         )
 
 

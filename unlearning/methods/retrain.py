@@ -36,7 +36,8 @@ from unlearning.methods.updates import (
     with_kept_buffers,
 )
 from unlearning.parameters import Vector
-from unlearning.training import initial_parameters
+from unlearning.secure_aggregation.addends import SecureTotal
+from unlearning.verification.difference.holders import TargetSends
 
 
 class Natural(AsksNobody[MethodParameters]):
@@ -49,6 +50,8 @@ class Natural(AsksNobody[MethodParameters]):
         source="PUF, Figure 5: the baseline that only leaves the data out",
         remark="leaves the data out from now on, and takes nothing out of the model",
         moves_model=False,
+        sums_suffice=True,
+        target_sends=TargetSends.KEPT,
     )
 
     def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
@@ -80,12 +83,15 @@ class Retrain(Method[RetrainParameters]):
         needs=frozenset({Need.RETAINED_ONLINE}),
         remark="the gold standard at its full price: every training round again",
         is_exact=True,
+        trains_as_rounds=True,
+        sums_suffice=True,
+        target_sends=TargetSends.KEPT,
     )
 
     def begin(self, problem: Problem[RetrainParameters], parameters: Vector) -> UnlearningState:
         """Begin with fresh weights, the same as the run started from."""
         rounds = problem.parameters.rounds or max(problem.rounds_trained, 1)
-        fresh = initial_parameters(problem.task, problem.schedule(1).seed).astype(parameters.dtype)
+        fresh = problem.first_model().astype(parameters.dtype)
         return UnlearningState(parameters=fresh, values={"rounds": rounds})
 
     def configure(self, problem: Problem, state: UnlearningState) -> Instructions:
@@ -99,18 +105,30 @@ class Retrain(Method[RetrainParameters]):
         return trained_update(instruction, site, site.retain)
 
     def aggregate(self, problem: Problem, state: UnlearningState, replies: Replies) -> UnlearningState:
-        """Go one FedAvg round further.
+        """Go one FedAvg round further, with the noise of private training where there is some.
 
         Raises:
             MethodFailed: no client that keeps an example answered.
         """
         answered = replies_with_examples(self.info.title, replies)
-        done = state.exchanges + 1
-        parameters = with_kept_buffers(problem.task, add_mean_update(state.parameters, answered), answered)
-        state = state.advance(parameters, finished=done >= state.values["rounds"])
-        return replace(state, findings={"rounds retrained": done})
+        if problem.noisy_mean is not None:
+            updates = [answered[client].vector for client in sorted(answered)]
+            return _advanced(state, problem.noisy_mean(state.parameters, updates))
+        return _advanced(
+            state, with_kept_buffers(problem.task, add_mean_update(state.parameters, answered), answered)
+        )
+
+    def after_sum(self, problem: Problem, state: UnlearningState, total: SecureTotal) -> UnlearningState:
+        """Go one FedAvg round further."""
+        return _advanced(state, total.applied_to(state.parameters))
 
     def cost(self, given: CostSymbols, parameters: RetrainParameters, preparation: object) -> Cost:
         """Compute 2 P B (C_r + C_p) R_ret bytes, F N E (C_r + C_p) R_ret FLOPs, P B stored."""
         rounds = parameters.rounds or given.training_rounds
         return given.trips(given.num_staying * rounds, storage_bytes=given.model_bytes)
+
+
+def _advanced(state: UnlearningState, parameters: Vector) -> UnlearningState:
+    done = state.exchanges + 1
+    state = state.advance(parameters, finished=done >= state.values["rounds"])
+    return replace(state, findings={"rounds retrained": done})

@@ -31,6 +31,7 @@ from unlearning.errors import DataError, NumericalError, UpdateRefused
 from unlearning.parameters import Vector
 from unlearning.runtime.stores import Arrays
 from unlearning.tasks.batches import InOrder
+from unlearning.tasks.inputs import one_tensor
 from unlearning.tasks.task import Examples
 
 Matrix = NDArray[np.float64]
@@ -62,7 +63,12 @@ class Statistics:
         width = layer.in_features + (layer.bias is not None)
         gram, moments = np.zeros((width, width)), np.zeros((width, layer.out_features))
         for batch, targets in examples.batches(InOrder(len(examples), SUMMED_AT_ONCE)):
-            inputs = batch.numpy().reshape(len(batch), layer.in_features).astype(np.float64)
+            inputs = (
+                one_tensor(batch, "exact ridge takes one")
+                .numpy()
+                .reshape(len(targets), layer.in_features)
+                .astype(np.float64)
+            )
             if not np.isfinite(inputs).all():
                 raise DataError(
                     "An input is not a finite number, and no sum over inputs would be one. Mend it."

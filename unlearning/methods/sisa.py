@@ -52,6 +52,7 @@ from unlearning.requests import NOTHING
 from unlearning.runtime.stores import Store
 from unlearning.tasks.ensemble import part
 from unlearning.training import local_seed, train
+from unlearning.verification.difference.holders import TargetSends
 
 _Problem: TypeAlias = Problem[MethodParameters, Sharding]
 
@@ -67,6 +68,7 @@ class Sisa(Method[MethodParameters, Sharding]):
         name="sisa",
         title="SISA",
         source="Bourtoule et al., Machine Unlearning, IEEE S&P 2021; shards of clients",
+        target_sends=TargetSends.KEPT,
         needs=frozenset({Need.RETAINED_ONLINE, Need.PREPARATION}),
         remark="exact, by training again one shard instead of all; a class concerns every shard",
         is_exact=True,
@@ -75,6 +77,7 @@ class Sisa(Method[MethodParameters, Sharding]):
         replies_are_models=True,
         asks_everyone=True,
         preparation=Sharding,
+        assumes_fedavg="its shards are FedAvg's means of their own clients",
     )
 
     def begin(self, problem: _Problem, parameters: Vector) -> UnlearningState:
@@ -109,6 +112,7 @@ class Sisa(Method[MethodParameters, Sharding]):
             raise MethodFailed(
                 "No shard was trained on what is to be forgotten; there is nothing to unlearn.",
                 retryable=False,
+                code="nothing-to-forget",
             )
         state = UnlearningState(parameters=vector, values={"pending": pending, "done": done})
         repeated = max(len(rounds) for rounds in pending.values())
@@ -185,6 +189,7 @@ class Sisa(Method[MethodParameters, Sharding]):
                     f"No client of shard {shard} answered; its round {number} cannot be done again. Bring one of "
                     f"them online: {', '.join(sorted(read_log(kept.next_store, shard).since))}.",
                     retryable=True,
+                    code="no-answer",
                 )
             marks = [n for n in kept.store.rounds(model_key(shard)) if n > done[name]]
             _keep(kept, shard, [n for n in marks if n <= number], vector[where])
@@ -233,7 +238,9 @@ def _start(store: Store, shard: int, first: int) -> int:
     numbers = [number for number in store.rounds(model_key(shard)) if number <= first]
     if not numbers:
         raise MethodFailed(
-            f"No model of shard {shard} from before round {first} is kept; use retrain.", retryable=False
+            f"No model of shard {shard} from before round {first} is kept; use retrain.",
+            retryable=False,
+            code="nothing-kept",
         )
     return numbers[-1]
 

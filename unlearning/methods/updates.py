@@ -233,6 +233,7 @@ def update_of_kept(title: str, client: str, reply: Reply) -> Reply:
             f"Client {client} forgets a part of its examples and sent no update of the rest, which {title} needs. "
             "Choose another method.",
             retryable=True,
+            code="client-cannot",
         )
     vector = np.zeros_like(reply.vector) if update is None else cast(Vector, update)
     return Reply(vector=vector, num_examples=kept, buffers=reply.buffers)

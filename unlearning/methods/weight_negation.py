@@ -25,6 +25,7 @@ from unlearning.methods.method import (
 from unlearning.methods.safe_range import OperatorsOnly
 from unlearning.parameters import Vector, slots_by_name
 from unlearning.training import structure
+from unlearning.verification.difference.holders import TargetSends
 
 LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
@@ -50,7 +51,9 @@ class WeightNegation(AsksNobody[WeightNegationParameters]):
         name="not",
         title="NoT (weight negation)",
         source="Khalil et al., NoT: Federated Unlearning via Weight Negation",
+        target_sends=TargetSends.KEPT,
         remark="gives the same model for every target; recovery without the data does the forgetting",
+        sums_suffice=True,
     )
 
     def begin(self, problem: Problem[WeightNegationParameters], parameters: Vector) -> UnlearningState:
@@ -68,6 +71,7 @@ class WeightNegation(AsksNobody[WeightNegationParameters]):
                 f"The model has no weight tensor {', '.join(unknown) or 'of a convolution or linear layer'}. "
                 f"It has: {', '.join(list(slots)[:10])}{', …' if len(slots) > 10 else ''}.",
                 retryable=False,
+                code="unfit-parameter",
             )
         negated = parameters.copy()
         for slot in {slots[name] for name in names}:  # W_l ← −W_l, once where two names are of one tensor

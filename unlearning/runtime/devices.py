@@ -2,6 +2,7 @@
 
 import torch
 
+from unlearning.tasks.inputs import Inputs, each
 from unlearning.tasks.task import Task
 
 
@@ -10,11 +11,15 @@ def computing_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def inputs_for(task: Task, inputs: torch.Tensor, device: torch.device) -> torch.Tensor:
+def inputs_for(task: Task, inputs: Inputs, device: torch.device) -> Inputs:
     """Return inputs as the model takes them: bytes and floats in its dtype, others (token ids) as they are."""
-    if inputs.is_floating_point() or inputs.dtype == torch.uint8:
-        return inputs.to(device=device, dtype=task.dtype, non_blocking=True)
-    return inputs.to(device=device, non_blocking=True)
+
+    def moved(one: torch.Tensor) -> torch.Tensor:
+        if one.is_floating_point() or one.dtype == torch.uint8:
+            return one.to(device=device, dtype=task.dtype, non_blocking=True)
+        return one.to(device=device, non_blocking=True)
+
+    return each(moved, inputs)
 
 
 def targets_for(task: Task, targets: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -8,11 +8,10 @@ from functools import cache
 from types import GenericAlias
 from typing import Any, TypeVar
 
-import numpy as np
 from pydantic import ConfigDict, PlainSerializer, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from unlearning.untrusted import as_line
+from unlearning.one_line import as_line
 
 Sorted = PlainSerializer(sorted)
 """In an annotation of a set: its form is a sorted list, so that equal values have equal text."""
@@ -74,12 +73,16 @@ def _checked(kind: Any, exactly: bool, read: Callable[[TypeAdapter[Any]], Any]) 
 def _adapter(kind: Any, exactly: bool = False) -> TypeAdapter[Any]:
     # a configuration holds for the dataclasses in a type, but is not taken with one alone: hence the list
     config = ConfigDict(
-        arbitrary_types_allowed=True, extra="forbid" if exactly else "ignore", ser_json_inf_nan="constants"
+        arbitrary_types_allowed=True,
+        extra="forbid" if exactly else "ignore",
+        ser_json_inf_nan="constants",
+        ser_json_bytes="base64",
+        val_json_bytes="base64",
     )
     kinds: Any = GenericAlias(list, (kind,))
     return TypeAdapter(kinds, config=config)
 
 
 def _no_array(value: Any) -> None:
-    if not isinstance(value, np.ndarray):
+    if type(value).__name__ != "ndarray":  # NumPy's, which not every process imports
         raise TypeError(f"A {type(value).__name__} has no place in JSON.")

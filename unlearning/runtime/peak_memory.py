@@ -1,9 +1,10 @@
 """Peak memory: how much a process held at most while it did a piece of work.
 
 `Memory` is one process's figure, `PeakMemory` that of a phase of a deletion over all who took part, and
-`MemoryWatch` takes them. docs/report.md says what the figures mean.
+`MemoryWatch` takes them. docs/reference-report.md says what the figures mean.
 """
 
+import sys
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -14,7 +15,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import psutil
-import torch
 
 MAX_BYTES = 2**63 - 1
 LOOK_EVERY_S = 0.05
@@ -120,7 +120,9 @@ class MemoryWatch:
 
 def memory_now() -> Memory:
     """Return what this process holds at this moment; of the CUDA device where tensors take most."""
-    devices = range(torch.cuda.device_count()) if _uses_cuda() else ()
+    torch: Any = sys.modules.get("torch")  # a process that has not imported it holds no tensor
+    is_used = torch is not None and torch.cuda.is_initialized()
+    devices = range(torch.cuda.device_count()) if is_used else ()
     return Memory(
         resident_bytes=psutil.Process().memory_info().rss,
         device_bytes=max((torch.cuda.memory_allocated(device) for device in devices), default=None),
@@ -134,10 +136,6 @@ def _high_water_mark() -> int:
             if line.startswith(b"VmHWM:"):
                 return int(line.split()[1]) * 1024
     return 0
-
-
-def _uses_cuda() -> bool:
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch does not type it
 
 
 def _larger(name: str, *both: _Figures) -> int | None:

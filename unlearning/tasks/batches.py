@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from unlearning.errors import AppError
+from unlearning.tasks.inputs import Inputs, each
 from unlearning.tasks.sources import Loading, Which
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-Batches: TypeAlias = Iterable[tuple[Tensor, Tensor]]
+Batches: TypeAlias = Iterable[tuple[Inputs, Tensor]]
 BatchOrder: TypeAlias = Iterable[Which]
 """Which examples come in which batch; iterating again may give another order."""
 
@@ -29,7 +30,7 @@ class Readable(Protocol):
     def __len__(self) -> int:
         """Return the number of examples."""
 
-    def batch(self, which: Which) -> tuple[Tensor, Tensor]:
+    def batch(self, which: Which) -> tuple[Inputs, Tensor]:
         """Return the inputs and targets at `which`."""
 
 
@@ -86,11 +87,11 @@ class AsDataset:
     def __len__(self) -> int:
         return len(self._examples)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+    def __getitem__(self, index: int) -> tuple[Inputs, Tensor]:
         inputs, targets = self._examples.batch(np.array([index]))
-        return inputs[0], targets[0]
+        return each(lambda one: one[0], inputs), targets[0]
 
-    def __getitems__(self, which: Which | list[int]) -> tuple[Tensor, Tensor]:
+    def __getitems__(self, which: Which | list[int]) -> tuple[Inputs, Tensor]:
         return self._examples.batch(np.asarray(which) if isinstance(which, list) else which)
 
 
@@ -101,7 +102,7 @@ class _Direct:
     examples: Readable
     order: BatchOrder
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
         return map(self.examples.batch, self.order)
 
 
@@ -111,7 +112,7 @@ class _Loaded:
 
     loader: "DataLoader[Any]"
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
         """Yield the batches.
 
         Raises:

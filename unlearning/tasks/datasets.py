@@ -21,6 +21,7 @@ from unlearning.tasks.images import (
 )
 from unlearning.tasks.models import Kind, Shape
 from unlearning.tasks.sources import Scaling
+from unlearning.tasks.tabular import NUM_WORDS, TOPICS, read_breast_cancer, read_covertype, read_reuters
 
 PADDING = 4
 ARCHIVES, MAPPED_FILES = "npz", "npy"
@@ -131,6 +132,25 @@ DATASETS: Mapping[str, DatasetInfo | None] = {
         train=lru_cache(maxsize=1)(read_hospitals),
         train_own=read_own_hospital,
         num_sites=len(HOSPITALS),
+    ),
+    "breast-cancer": DatasetInfo(
+        input_shape=(30,),
+        num_classes=2,
+        train=lambda _: read_breast_cancer(train=True),
+        test=lambda _: read_breast_cancer(train=False),
+        needs_directory=False,
+    ),
+    "covertype": DatasetInfo(
+        input_shape=(54,),
+        num_classes=7,
+        train=partial(read_covertype, train=True),
+        test=partial(read_covertype, train=False),
+    ),
+    "reuters-r8": DatasetInfo(
+        input_shape=(NUM_WORDS,),
+        num_classes=len(TOPICS),
+        train=partial(read_reuters, train=True),
+        test=partial(read_reuters, train=False),
     ),
     ARCHIVES: None,
     MAPPED_FILES: None,

@@ -5,11 +5,14 @@ and then the S shard models one after the other, each as the single model's.
 
     trains        log of the mean probability of the voting shards
     vote = mean   the same
+    vote = outputs: the mean of the voting shards' outputs, of a task that tells no classes apart (its score is named
+                  otherwise than accuracy or dice), whatever vote is wanted
     vote = majority (the default): each voting shard names its arg-max. p = (1 − τ) · share of the votes +
                   τ · mean probability, τ = 1/(S + 2), so that most votes win, the mean probability decides a
                   tie, and every loss is finite; the output is log p
 
-Outputs are log-probabilities: the losses and measures of the single model's task read them as they are.
+Outputs are log-probabilities, but for `outputs`: the losses and measures of the single model's task read them as they
+are.
 """
 
 from collections.abc import Callable
@@ -21,9 +24,12 @@ import torch
 from torch import Tensor, nn
 
 from unlearning.parameters import Vector, at_home
+from unlearning.tasks.inputs import as_outputs
 from unlearning.tasks.task import Task
 
 Vote: TypeAlias = Literal["majority", "mean"]
+
+_OF_CLASSES = ("accuracy", "dice")
 
 
 class Ensemble(nn.Module):
@@ -32,7 +38,9 @@ class Ensemble(nn.Module):
     votes: Tensor
     travelling_buffers = ("votes",)
 
-    def __init__(self, builder: Callable[[], nn.Module], num_shards: int, vote: Vote) -> None:
+    def __init__(
+        self, builder: Callable[[], nn.Module], num_shards: int, vote: Vote | Literal["outputs"]
+    ) -> None:
         super().__init__()
         seed = torch.initial_seed()
         members = []
@@ -46,12 +54,15 @@ class Ensemble(nn.Module):
         self.register_buffer("votes", torch.zeros(num_shards))
         self._vote = vote
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return log-probabilities of the shape of one model's logits."""
-        logs = torch.stack([torch.log_softmax(model(inputs), dim=1) for model in self.shards])
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        """Return log-probabilities of the shape of one model's logits; or the mean outputs."""
+        outputs = torch.stack([as_outputs(model, model(*inputs, **named)) for model in self.shards])
         # Before the first round no shard has a vote; then all do.
         votes = self.votes if bool(self.votes.any()) else torch.ones_like(self.votes)
-        weights = (votes / votes.sum()).reshape(-1, *[1] * (logs.ndim - 1))
+        weights = (votes / votes.sum()).reshape(-1, *[1] * (outputs.ndim - 1))
+        if self._vote == "outputs":
+            return (outputs * weights).sum(dim=0)
+        logs = torch.log_softmax(outputs, dim=2)
         mean = torch.logsumexp(logs + weights.log(), dim=0)
         if self.training or self._vote == "mean":
             return mean
@@ -72,7 +83,8 @@ def _share_frozen(first: nn.Module, other: nn.Module) -> None:
 
 def shard_task(task: Task, num_shards: int, vote: Vote = "majority") -> Task:
     """Return the task of an ensemble of `num_shards` models of `task`, which `Task.shard` of it is."""
-    builder = partial(Ensemble, task.build_model, num_shards, vote)
+    own = vote if task.score_name in _OF_CLASSES else "outputs"
+    builder = partial(Ensemble, task.build_model, num_shards, own)
     load = partial(_load_all, task.load_pretrained) if task.load_pretrained else None
     return replace(
         task,

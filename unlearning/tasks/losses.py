@@ -1,4 +1,4 @@
-"""Losses and measures of classification, segmentation and regression.
+"""Losses and measures of classification, segmentation, binary labels and regression.
 
 For each kind the loss is the mean over the batch of the per-example loss, so means over batches of
 any sizes, weighted by examples, agree with the mean over the data set.
@@ -66,6 +66,32 @@ def _one_hot(targets: Tensor, logits: Tensor) -> Tensor:
     return functional.one_hot(targets, logits.shape[1]).movedim(-1, 1).to(logits.dtype)
 
 
+def binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean binary cross entropy in nats, a scalar; logits and targets (n, ...) of one shape, targets 0 to 1.
+
+    For one logit an example, or one for each of several labels.
+    """
+    return _binary_losses(logits, targets).mean()
+
+
+def binary_measures(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return mean binary cross entropy e, share of labels on the right side of ½, and exp(−e): each (n,)."""
+    loss = _binary_losses(logits, targets)
+    right = ((logits > 0) == (targets > 0.5)).to(logits.dtype).reshape(len(targets), -1).mean(dim=1)
+    return loss, right, torch.exp(-loss)
+
+
+def _binary_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean binary cross entropy over the labels of each example (n,).
+
+    Raises:
+        AppError: logits and targets differ in shape.
+    """
+    _check_same_shape(logits, targets, "of binary labels")
+    found = functional.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
+    return found.reshape(len(targets), -1).mean(dim=1)
+
+
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the mean squared error of a regression, a scalar; outputs and targets (n, ...) of one shape."""
     return _squared_errors(outputs, targets).mean()
@@ -88,9 +114,13 @@ def _squared_errors(outputs: Tensor, targets: Tensor) -> Tensor:
     Raises:
         AppError: outputs and targets differ in shape.
     """
+    _check_same_shape(outputs, targets, "of a regression")
+    return (outputs - targets).square().reshape(len(targets), -1).mean(dim=1)
+
+
+def _check_same_shape(outputs: Tensor, targets: Tensor, kind: str) -> None:
     if outputs.shape != targets.shape:  # broadcasting would give a number, of every output with every target
         raise AppError(
-            f"Outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)} of a regression must have one shape. "
+            f"Outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)} {kind} must have one shape. "
             "Let the model return what the targets are."
         )
-    return (outputs - targets).square().reshape(len(targets), -1).mean(dim=1)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unlearning.errors import DataError
-from unlearning.requests import MAX_ID_LENGTH
+from unlearning.requests import ID_RULE, is_id
 from unlearning.tasks.arrays import Arrays, read_archive
 from unlearning.tasks.models import Kind, Shape
 from unlearning.tasks.task import numbered
@@ -140,10 +140,6 @@ def _check_ids(path: Path, values: NDArray[Any], count: int) -> NDArray[np.str_]
         )
     # A deletion request could not name these.
     for name in names.tolist():
-        if not name or len(name) > MAX_ID_LENGTH or name != name.strip() or not name.isprintable():
-            raise DataError(
-                f"{path}: the key 'ids' holds {name[:40]!r}; an id is 1 to {MAX_ID_LENGTH} printable "
-                "characters without leading or trailing blanks.",
-                key="ids",
-            )
+        if not is_id(name):
+            raise DataError(f"{path}: the key 'ids' holds {name[:40]!r}; {ID_RULE}.", key="ids")
     return ids

@@ -4,15 +4,15 @@ What comes from this project's own modules is taken as it is.
 """
 
 import traceback
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from unlearning.errors import AppError, FlowerUnlearningError
+from unlearning.errors import AppError, DataError, FlowerUnlearningError
+from unlearning.tasks.checks import check_examples
 from unlearning.tasks.task import Examples, Site, Task
 
 _Returned = TypeVar("_Returned")
@@ -20,8 +20,14 @@ _Returned = TypeVar("_Returned")
 
 def name_of(function: Callable[..., Any], separator: str = ".") -> str:
     """Return the name of a function by which its author knows it: package.module.function."""
+    function = getattr(function, "func", function)  # of a functools.partial
     module = getattr(function, "__module__", type(function).__module__)
     return f"{module}{separator}{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+def is_ours(function: Callable[..., Any]) -> bool:
+    """Return whether a function is this project's own."""
+    return name_of(function).startswith(("unlearning.", "strategies."))
 
 
 def call_own(function: Callable[..., Any], wanted: type[_Returned], *arguments: Any) -> _Returned:
@@ -50,19 +56,16 @@ def make_own_task(make_task: Callable[..., Any], settings: Any) -> Task:
         AppError: `make_task` raised, or returned no task.
     """
     task = call_own(make_task, Task, settings)
-    return replace(
-        task,
-        build_model=_guarded(task.build_model, _guarded_builder),
-        loss=_guarded(task.loss, _guarded_loss),
-        per_example=_guarded(task.per_example, _guarded_measures),
-    )
+    loss = task.loss if is_ours(task.loss) else _guarded_loss(task.loss)
+    measures = task.per_example if is_ours(task.per_example) else _guarded_measures(task.per_example)
+    return replace(task, loss=loss, per_example=measures)
 
 
 def load_own_site(load_site: Callable[..., Any], settings: Any, node_config: Any) -> Site:
     """Return the data that an app reads at a client.
 
     Raises:
-        AppError: `load_site` raised, returned no site, or one with an id that two examples share.
+        AppError: `load_site` raised, returned no site, or one with examples that `check_examples` refuses.
     """
     site = call_own(load_site, Site, settings, node_config)
     for part, examples in (("train", site.train), ("test", site.test)):
@@ -70,13 +73,11 @@ def load_own_site(load_site: Callable[..., Any], settings: Any, node_config: Any
             raise AppError(
                 f"{name_of(load_site)} must return a Site of Examples, got {_shown(examples)} as its {part}."
             )
-        ids = examples.ids.tolist()
-        if len(set(ids)) < len(ids):
-            repeated, count = Counter(ids).most_common(1)[0]
-            raise AppError(
-                f"{name_of(load_site)} must give each example an id of its own, got {repeated!r} {count} times among "
-                f"the {part} examples."
-            )
+        if not is_ours(load_site):
+            try:
+                check_examples(examples, f"{name_of(load_site)} ({part})")
+            except DataError as exc:
+                raise AppError(str(exc), code=exc.code) from exc
     return site
 
 
@@ -90,20 +91,6 @@ def load_own_test(load_test: Callable[..., Any], settings: Any) -> Examples | No
     if found is None or isinstance(found, Examples):
         return found
     raise AppError(f"{name_of(load_test)} must return Examples or None, got {_shown(found)}.")
-
-
-def _guarded(function: Callable[..., Any], guard: Callable[..., Any]) -> Callable[..., Any]:
-    ours = name_of(getattr(function, "func", function)).startswith("unlearning.")
-    guarded: Callable[..., Any] = function if ours else guard(function)
-    return guarded
-
-
-def _guarded_builder(build_model: Callable[[], Any]) -> Callable[[], nn.Module]:
-    @wraps(build_model, updated=())
-    def build() -> nn.Module:
-        return call_own(build_model, nn.Module)
-
-    return build
 
 
 def _guarded_loss(loss: Callable[[Tensor, Tensor], Any]) -> Callable[[Tensor, Tensor], Tensor]:

@@ -1,6 +1,6 @@
 """The settings that say what is learnt, and what can be wrong with them.
 
-The sentence below a field is its row in docs/configuration.md (`make docs`).
+The sentence below a field is its row in docs/reference-settings.md (`make docs`).
 """
 
 import math
@@ -29,7 +29,7 @@ class LearntTask:
 
     dataset: str = "digits"
     """`digits` (embedded), `fashion-mnist`, `mnist`, `cifar10`, `cifar100`, `cifar10-features`, `nuclei`,
-    `heart-disease`, `npz`, `npy`"""
+    `heart-disease`, `breast-cancer` (embedded), `covertype`, `reuters-r8`, `npz`, `npy`"""
     model: str = "logistic"
     """`logistic`, `mlp`, `mlp-head`, `cnn`, `small-cnn`, `lenet`, `resnet18`, `vit-lite`, `mit-b0`, `res-unet`, or your
     own `package.module:factory`"""
@@ -51,7 +51,7 @@ class LearntTask:
     """for `mit-b0` only: pixels a side that it resizes pictures to; `0` means 224"""
     pretrained: str = ""
     """for `mit-b0` only: the checkpoint that the server starts from, a directory or a model id; empty: random weights
-    ([tasks](tasks.md))"""
+    ([tasks](reference-tasks.md))"""
     seed: int = 0
     """decides initial weights, the partition, sampling, the order of examples"""
 

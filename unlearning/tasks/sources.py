@@ -4,7 +4,7 @@ Tensors in memory, arrays that may be memory-mapped, and any map-style `torch.ut
 (input, target). A source is never copied: who selects examples keeps their positions in it. What is read is a batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unlearning.errors import AppError, FlowerUnlearningError
+from unlearning.tasks.inputs import Inputs, each
 
 Positions: TypeAlias = NDArray[np.intp]
 Which: TypeAlias = slice | Positions
@@ -54,7 +55,7 @@ class Source(Protocol):
     def __len__(self) -> int:
         """Return the number of examples."""
 
-    def read(self, which: Which) -> tuple[Tensor, Tensor]:
+    def read(self, which: Which) -> tuple[Inputs, Tensor]:
         """Return inputs (k, ...) and targets (k, ...) of k examples."""
 
     def targets(self, which: Which) -> Tensor:
@@ -86,7 +87,7 @@ class Scaling:
 class TensorSource:
     """Examples in memory: inputs (n, ...) and targets (n, ...)."""
 
-    inputs: Tensor
+    inputs: Inputs
     all_targets: Tensor
 
     @property
@@ -96,10 +97,10 @@ class TensorSource:
     def __len__(self) -> int:
         return len(self.all_targets)
 
-    def read(self, which: Which) -> tuple[Tensor, Tensor]:
+    def read(self, which: Which) -> tuple[Inputs, Tensor]:
         """Return the examples; views where `which` is a range."""
         index = _index(which)
-        return self.inputs[index], self.all_targets[index]
+        return each(lambda one: one[index], self.inputs), self.all_targets[index]
 
     def targets(self, which: Which) -> Tensor:
         """Return the targets."""
@@ -163,7 +164,7 @@ class DatasetSource:
     def __len__(self) -> int:
         return self._length
 
-    def read(self, which: Which) -> tuple[Tensor, Tensor]:
+    def read(self, which: Which) -> tuple[Inputs, Tensor]:
         """Return the examples as one batch.
 
         Raises:
@@ -173,10 +174,15 @@ class DatasetSource:
 
         items = [self._item(index) for index in self._indices(which)]
         if not items:
-            inputs, targets = self.read(slice(0, 1)) if len(self) else (torch.zeros(0), torch.zeros(0))
-            return inputs[:0], targets[:0]
+            one: tuple[Inputs, Tensor] = (torch.zeros(0), torch.zeros(0))
+            inputs, targets = self.read(slice(0, 1)) if len(self) else one
+            return each(lambda one: one[:0], inputs), targets[:0]
         try:
             inputs, targets = default_collate(items)
+            if isinstance(inputs, Mapping):
+                return {str(name): torch.as_tensor(one) for name, one in inputs.items()}, torch.as_tensor(
+                    targets
+                )
             return torch.as_tensor(inputs), torch.as_tensor(targets)
         except Exception as exc:
             raise AppError(
@@ -226,11 +232,12 @@ class JoinedSource:
     def __len__(self) -> int:
         return len(self.first) + len(self.second)
 
-    def read(self, which: Which) -> tuple[Tensor, Tensor]:
+    def read(self, which: Which) -> tuple[Inputs, Tensor]:
         """Return the examples, of either source what lies there."""
         front, back, order = self._split(which)
         one, other = self.first.read(front), self.second.read(back)
-        return torch.cat([one[0], other[0]])[order], torch.cat([one[1], other[1]])[order]
+        inputs = each(lambda *both: torch.cat(both)[order], one[0], other[0])
+        return inputs, torch.cat([one[1], other[1]])[order]
 
     def targets(self, which: Which) -> Tensor:
         """Return the targets, of either source what lies there."""
@@ -265,7 +272,7 @@ class RelabelledSource:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def read(self, which: Which) -> tuple[Tensor, Tensor]:
+    def read(self, which: Which) -> tuple[Inputs, Tensor]:
         """Return the source's inputs and the other targets."""
         return self.source.read(self.positions[which])[0], self.targets(which)
 

@@ -6,16 +6,20 @@ This is the seam that keeps unlearning methods task-agnostic: a method sees a `T
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
-from unlearning.errors import DataError
+from unlearning.errors import AppError, DataError
 from unlearning.requests import Forget
+from unlearning.runtime.display import new_axes, table
 from unlearning.tasks.batches import Batches, BatchOrder, batches
+from unlearning.tasks.inputs import Inputs, count_of, each, one_tensor
+from unlearning.tasks.losses import classification_measures, cross_entropy
 from unlearning.tasks.sources import (
     ArraySource,
     DatasetSource,
@@ -30,10 +34,15 @@ from unlearning.tasks.sources import (
     Which,
 )
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
 class Examples:
     """A set of examples: inputs (n, ...), targets (n, ...) and n opaque ids, unique within a client.
+
+    Inputs may be several tensors (n, ...) in a mapping, which the model gets as keyword arguments.
 
     For classification targets have shape (n,), for segmentation (n, height, width), both int64; for regression any
     shape and a floating-point type. Examples may lie in memory, in memory-mapped files or behind a Dataset: what is
@@ -50,8 +59,8 @@ class Examples:
     ids: NDArray[np.str_]
     positions: Positions | None
 
-    def __init__(self, inputs: Tensor, targets: Tensor, ids: NDArray[np.str_]) -> None:
-        _check_lengths(len(inputs), len(targets), len(ids))
+    def __init__(self, inputs: Inputs, targets: Tensor, ids: NDArray[np.str_]) -> None:
+        _check_lengths(count_of(inputs), len(targets), len(ids))
         self._set(TensorSource(inputs, targets), ids, None)
 
     @classmethod
@@ -112,8 +121,12 @@ class Examples:
 
     @property
     def inputs(self) -> Tensor:
-        """Read all inputs (n, ...): for sets that fit into memory."""
-        return self.batch(slice(None))[0]
+        """Read all inputs (n, ...): for sets that fit into memory.
+
+        Raises:
+            DataError: they are several tensors, which `batch` reads.
+        """
+        return one_tensor(self.batch(slice(None))[0], "what was asked for works on one")
 
     @property
     def targets(self) -> Tensor:
@@ -134,7 +147,7 @@ class Examples:
         where = chosen if self.positions is None else self.positions[chosen]
         return Examples._of(self.source, self.ids[chosen], where)
 
-    def batch(self, which: Which) -> tuple[Tensor, Tensor]:
+    def batch(self, which: Which) -> tuple[Inputs, Tensor]:
         """Return inputs (k, ...) and targets (k, ...) of the examples at `which`.
 
         Raises:
@@ -156,7 +169,9 @@ class Examples:
         if self.positions is None or not isinstance(self.source, TensorSource):
             return self
         inputs, targets = self.batch(slice(None))
-        return Examples(inputs.clone(), targets.clone(), self.ids)  # a range of positions reads views
+        return Examples(
+            each(Tensor.clone, inputs), targets.clone(), self.ids
+        )  # a range of positions reads views
 
     def _where(self, which: Which) -> Which:
         return which if self.positions is None else self.positions[which]
@@ -179,9 +194,9 @@ def join(first: Examples, second: Examples) -> Examples:
     """Return the examples of both, in this order."""
     ids = np.concatenate([first.ids, second.ids])
     if isinstance(first.source, TensorSource) and isinstance(second.source, TensorSource):
-        pairs = zip(first.batch(slice(None)), second.batch(slice(None)), strict=True)
-        inputs, targets = (torch.cat(pair) for pair in pairs)
-        return Examples(inputs, targets, ids)
+        one, other = first.batch(slice(None)), second.batch(slice(None))
+        inputs = each(lambda *both: torch.cat(both), one[0], other[0])
+        return Examples(inputs, torch.cat([one[1], other[1]]), ids)
     parts = [np.arange(len(part)) if part.positions is None else part.positions for part in (first, second)]
     if first.source is second.source:
         return Examples._of(first.source, ids, np.concatenate(parts))
@@ -217,6 +232,24 @@ class Site:
     train: Examples
     test: Examples
 
+    @classmethod
+    def of(
+        cls, train: MapDataset | DataLoader[Any], test: MapDataset | DataLoader[Any] | None = None
+    ) -> "Site":
+        """Return the site of map-style Datasets of (input, target), or of the DataLoaders that read them.
+
+        An example's id is its position in its Dataset: "0", "1", ... The federation's settings decide on batches.
+
+        Raises:
+            AppError: a Dataset has no length.
+        """
+        sets: list[Any] = [
+            one.dataset if isinstance(one, DataLoader) else one
+            for one in (train, train if test is None else test)
+        ]
+        examples, held_out = map(Examples.from_dataset, sets)
+        return cls(examples, held_out if test is not None else held_out.select(np.zeros(0, dtype=np.intp)))
+
 
 @dataclass(frozen=True, slots=True)
 class PerExample:
@@ -233,6 +266,27 @@ class PerExample:
     def __len__(self) -> int:
         return len(self.loss)
 
+    def _repr_html_(self) -> str:
+        rows = [
+            (name, f"{values.mean():.4g}", f"{values.min():.4g}", f"{values.max():.4g}")
+            for name, values in (("loss", self.loss), ("score", self.score), ("confidence", self.confidence))
+            if len(self)
+        ]
+        return table(f"{len(self):,} examples", ("", "mean", "least", "most"), rows)
+
+    def plot(self, axes: "Axes | None" = None, label: str = "") -> "Axes":
+        """Draw the distribution of the losses; `axes` of an earlier plot sets two of them side by side.
+
+        Raises:
+            ConfigurationError: matplotlib is not installed.
+        """
+        axes = axes or new_axes()[0]
+        axes.ecdf(self.loss, label=label)
+        axes.set(xlabel="loss of an example", ylabel="share of examples at or below")
+        if label:
+            axes.legend()
+        return axes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
@@ -248,8 +302,16 @@ class Task:
     load_pretrained: puts pre-trained weights into an untrained model, in place; None to start from the untrained.
     shard: where the model is an ensemble of shard models (`ensemble`), the task of one of them.
     train: own training in place of the built-in loop (`unlearning.own_training`); None for the loop.
+    local_layers: how the names of parameters begin that each site trains for itself and never sends, such as "head."
+        (`unlearning.local_layers`).
+    set_metrics: functions of all outputs and targets of a set, such as those of `unlearning.tasks.set_metrics`; they
+        are measured where the score is, under their names.
+    dtype: of the model and its vectors, float32 or float64; own training may compute in another one, by autocast.
     channels_last: whether models are measured with the channels last in memory, which takes a processor half of the
         time. Only for networks that never `view` a picture's features: a view needs the usual order.
+
+    Raises:
+        AppError: `dtype` is another one, or `build_model` is no function.
     """
 
     name: str
@@ -258,9 +320,46 @@ class Task:
     build_model: Callable[[], nn.Module]
     loss: Callable[[Tensor, Tensor], Tensor]
     per_example: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
-    augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
+    augment: Callable[[Any, torch.Generator], Inputs] | None = None
     dtype: torch.dtype = torch.float32
     load_pretrained: Callable[[nn.Module], None] | None = None
     shard: "Task | None" = None
     train: Callable[..., float] | None = None
     channels_last: bool = False
+    set_metrics: tuple[Callable[[NDArray[Any], NDArray[Any]], float], ...] = ()
+    local_layers: tuple[str, ...] = ()
+
+    @classmethod
+    def classifier(
+        cls, name: str, build_model: Callable[[], nn.Module], *, num_classes: int, **changes: Any
+    ) -> "Task":
+        """Return the task of telling classes apart: cross-entropy, and accuracy as the score.
+
+        changes: of other fields, by name.
+        """
+        values = {
+            "score_name": "accuracy",
+            "loss": cross_entropy,
+            "per_example": classification_measures,
+            **changes,
+        }
+        return cls(name=name, build_model=build_model, num_classes=num_classes, **values)
+
+    def __post_init__(self) -> None:
+        one = isinstance(self.local_layers, str)
+        object.__setattr__(self, "local_layers", (self.local_layers,) if one else tuple(self.local_layers))
+        if isinstance(self.build_model, nn.Module) or not callable(self.build_model):
+            got = type(self.build_model).__name__
+            said = f"Task.build_model must be a function that makes a new model, such as lambda: Net(), got {got}."
+            raise AppError(said, code="build-model")
+        if self.dtype not in (torch.float32, torch.float64):
+            raise AppError(
+                f"Task.dtype must be torch.float32 or torch.float64, got {self.dtype}. To compute in bfloat16, give "
+                "the task a training loop of your own that uses torch.autocast.",
+                code="dtype",
+            )
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The names of the metrics of whole sets, in their order."""
+        return tuple(str(getattr(one, "__name__", type(one).__name__)) for one in self.set_metrics)

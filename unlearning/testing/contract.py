@@ -9,13 +9,13 @@ import numpy as np
 from unlearning.errors import ContractBroken
 from unlearning.local import begin, learn, retained, unlearn
 from unlearning.methods.method import Method, MethodInfo
+from unlearning.one_line import as_line
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
 from unlearning.testing.convex import DATA, TASK, TRAINING
 from unlearning.testing.deletion_rules import DELETION_RULES
 from unlearning.testing.deletions import Deletion
 from unlearning.testing.method_rules import RULES, Rule, Subject
-from unlearning.untrusted import as_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

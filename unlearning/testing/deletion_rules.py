@@ -191,9 +191,12 @@ def _forgets_what_is_named(deletion: Deletion) -> str:
     DELETION_RULES,
     "takes no buffer for a direction",
     "A running variance that is negated is below zero. Say in MethodInfo that replies are updates, which are zero for "
-    "buffers then, and see to these by with_kept_buffers(); or refuse such a model in the preparation's problems().",
+    "buffers then, and see to these by with_kept_buffers(); or refuse such a model by Need.NO_STATISTICS, or in the "
+    "preparation's problems().",
 )
 def _keeps_statistics_sound(deletion: Deletion) -> str:
+    if Need.NO_STATISTICS in deletion.method.info.needs:
+        return ""
     try:
         spread = Deletion(deletion.method, deletion.target.granularity, normalised=True)
         found = spread.last.parameters

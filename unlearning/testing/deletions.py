@@ -113,7 +113,11 @@ class Deletion:
         given = problem_of(self.method, task, wanted, self.sites, self._training)
         name = self.method.info.name
         return replace(
-            given, rounds_trained=ROUNDS, round=learnt.next_round, kept=learnt.kept_for(name, MemoryStore())
+            given,
+            rounds_trained=ROUNDS,
+            round=learnt.next_round,
+            kept=learnt.kept_for(name, MemoryStore()),
+            noise_key=bytes(32),
         )
 
     def run(

@@ -5,39 +5,15 @@ client with rare classes would stand out without having been trained on.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated
+from dataclasses import replace
 
 import numpy as np
-from pydantic import Field
 
 from unlearning.errors import DataError
-from unlearning.verification.discrimination import Estimate, discriminate
+from unlearning.verification.discrimination import discriminate
+from unlearning.verification.figures import MOST_EXAMPLES, AttackFigure
 from unlearning.verification.observations import Observations
 from unlearning.verification.thresholds import Labels, Values
-
-MOST_EXAMPLES = 5_000
-"""More on a side are subsampled: their intervals would hardly be narrower, and cost seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttackFigure:
-    """What one attack says of the forgotten examples.
-
-    called: the share that it calls members; None for attacks that only rank examples.
-    balanced_accuracy: its own power on retained and test examples whose truth is known; 0.5 is guessing.
-    auc, tpr: how well its score tells forgotten from test examples, the second at 1 % false positives;
-        None where that was not measured. `tpr_reason` says why there is no `tpr`.
-    num_forgotten, num_test: how many examples the figures rest on.
-    """
-
-    called: Estimate | None = None
-    balanced_accuracy: float | None = None
-    auc: Estimate | None = None
-    tpr: Annotated[Estimate | None, Field(alias="tpr_at_1_percent_fpr")] = None
-    tpr_reason: str = ""
-    num_forgotten: int = 0
-    num_test: int = 0
 
 
 def rank_against(

@@ -18,20 +18,11 @@ from numpy.typing import NDArray
 
 from unlearning.errors import DataError
 from unlearning.verification.auc_interval import Values, auc_interval, beaten
+from unlearning.verification.figures import CONFIDENCE_LEVEL, Estimate
 
 LOW_FPR = 0.01
-CONFIDENCE_LEVEL = 0.95
 REPLICATES = 400
 _BLOCK = 2_000_000  # numbers of one array held at once: 16 MB
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A figure and its 95 % interval, `low` ≤ `value` ≤ `high`."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)

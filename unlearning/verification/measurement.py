@@ -3,55 +3,20 @@
 Whatever cannot be measured is left empty and named with its reason; a missing number is never a zero.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from collections.abc import Mapping, Sequence
 
-from unlearning.verification.attack_result import AttackFigure
+from unlearning.verification.figures import (
+    CONFIDENCE,
+    CONFIDENCE_POWER,
+    YEOM,
+    AttackFigure,
+    Measurement,
+    SetMeasure,
+    SetName,
+    Stage,
+)
 from unlearning.verification.observations import Observations, Outputs
-from unlearning.verification.standard_attacks import CONFIDENCE, YEOM, attack_figures
-
-Stage: TypeAlias = Literal["before", "unlearned", "recovery"]
-SetName: TypeAlias = Literal["test", "retained", "forgotten"]
-
-CONFIDENCE_POWER = "confidence_balanced_accuracy"
-
-
-@dataclass(frozen=True, slots=True)
-class SetMeasure:
-    """The mean loss and score over `num_examples`; None where the mean is not a finite number."""
-
-    num_examples: int
-    loss: float | None
-    score: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """What was measured of one model.
-
-    stage: `before` unlearning, `unlearned` (before any recovery round), or after a `recovery` round.
-    round: the federation's round number at which the model stood.
-    test, retained, forgotten: None where the set could not be measured.
-    attacks: by name, in [0, 1]: `yeom` and `confidence` are shares of the forgotten examples called
-        members, `confidence_balanced_accuracy` is that attack's own power (0.5 is guessing).
-    figures: every attack by name, with intervals.
-    not_measured: one phrase for each thing that could not be measured, with its reason.
-    """
-
-    stage: Stage
-    round: int
-    test: SetMeasure | None = None
-    retained: SetMeasure | None = None
-    forgotten: SetMeasure | None = None
-    attacks: Mapping[str, float] = field(default_factory=dict)
-    figures: Mapping[str, AttackFigure] = field(default_factory=dict)
-    not_measured: tuple[str, ...] = ()
-
-    def score(self, name: SetName) -> float | None:
-        """Return the score on a set; None where it was not measured."""
-        measure: SetMeasure | None = getattr(self, name)
-        return None if measure is None else measure.score
+from unlearning.verification.standard_attacks import attack_figures
 
 
 def measure(
@@ -65,6 +30,7 @@ def measure(
     reasons: Mapping[SetName, str] | None = None,
     outputs_before: Mapping[str, Outputs] | None = None,
     learns_change: bool = False,
+    metric_names: Sequence[str] = (),
 ) -> Measurement:
     """Measure what can be measured, and say of the rest why not.
 
@@ -75,6 +41,7 @@ def measure(
     outputs_before: posteriors of the model before the deletion, by `test` and `forgotten`, for the attack
         on the change; None at the stage `before` itself.
     learns_change: whether classifiers attack the change too.
+    metric_names: of the task's metrics of whole sets.
     """
     given = {"test": test, "retained": retained, "forgotten": forgotten}
     why = {str(name): reason for name, reason in (reasons or {}).items()}
@@ -101,19 +68,24 @@ def measure(
     return Measurement(
         stage=stage,
         round=round,
-        test=_summary(present.get("test")),
-        retained=_summary(present.get("retained")),
-        forgotten=_summary(present.get("forgotten")),
+        test=_summary(present.get("test"), metric_names),
+        retained=_summary(present.get("retained"), metric_names),
+        forgotten=_summary(present.get("forgotten"), metric_names),
         attacks=_shares(figures),
         figures=figures,
         not_measured=tuple(notes),
     )
 
 
-def _summary(observations: Observations | None) -> SetMeasure | None:
+def _summary(observations: Observations | None, metric_names: Sequence[str]) -> SetMeasure | None:
     if observations is None:
         return None
-    return SetMeasure(observations.num_examples, observations.mean_loss, observations.mean_score)
+    return SetMeasure(
+        observations.num_examples,
+        observations.mean_loss,
+        observations.mean_score,
+        observations.named_metrics(metric_names),
+    )
 
 
 def _notes(name: str, observations: Observations) -> list[str]:

@@ -14,25 +14,15 @@ Source: Chen et al., When Machine Unlearning Jeopardizes Privacy (CCS 2021), §3
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier
 
 from unlearning.errors import DataError
+from unlearning.verification.figures import Construction
 
 Values = NDArray[np.float64]
-
-
-class Construction(StrEnum):
-    """How two posteriors become features."""
-
-    DIRECT_DIFFERENCE = "direct-difference"
-    SORTED_DIFFERENCE = "sorted-difference"
-    DIRECT_CONCAT = "direct-concat"
-    SORTED_CONCAT = "sorted-concat"
-    EUCLIDEAN = "euclidean"
 
 
 def construct(before: Values, after: Values, construction: Construction) -> Values:

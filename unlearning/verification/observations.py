@@ -1,11 +1,11 @@
 """What one client tells the server about one set of its examples.
 
 The sums run over every example; single values travel for a bounded random sample only, without ids
-and in random order, because the membership attacks need values and not means. docs/verification.md lists
-everything that leaves a client.
+and in random order, because the membership attacks need values and not means. Everything that
+leaves a client is listed in docs/explanation-membership-attacks.md.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from unlearning.errors import DataError
 from unlearning.evaluation import evaluate, evaluate_and_predict
 from unlearning.parameters import Vector
+from unlearning.tasks.set_metrics import compute_all, mean_metrics, metrics_in
 from unlearning.tasks.task import Examples, PerExample, Task
 from unlearning.verification.thresholds import entropy, modified_entropy
 
@@ -55,6 +56,8 @@ class Observations:
     margins: φ (k,) of the same examples (`margins`); None where the task is no classification.
     details: of the same examples in the same order; None where the task is no classification.
     outputs: likewise; None where they were not requested.
+    metrics: of the whole set (k,), the task's `set_metrics` in their order; not a number where one is not defined. Of
+        several clients' observations the means, weighted by numbers of examples. None where the task has none.
 
     Raises:
         DataError: the sample is not a sample of that many examples.
@@ -68,6 +71,7 @@ class Observations:
     details: Details | None = None
     outputs: Outputs | None = None
     margins: NDArray[np.float64] | None = None
+    metrics: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         fits = self.losses.ndim == 1 and self.losses.shape == self.confidences.shape
@@ -99,6 +103,13 @@ class Observations:
         """The mean score (accuracy, Dice) over every example; None as for `mean_loss`."""
         return self._mean(self.score_sum)
 
+    def named_metrics(self, names: Sequence[str]) -> dict[str, float]:
+        """Return the metrics that are defined, by their names; none where there are not as many."""
+        if self.metrics is None or len(self.metrics) != len(names):
+            return {}
+        pairs = zip(names, self.metrics.tolist(), strict=True)
+        return {name: value for name, value in pairs if np.isfinite(value)}
+
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the observations as named arrays, for transport; `from_arrays` is the inverse."""
         arrays: dict[str, NDArray[Any]] = {
@@ -109,7 +120,8 @@ class Observations:
         for group in (self.details, self.outputs):
             if group is not None:
                 arrays |= {item.name: getattr(group, item.name) for item in fields(group)}
-        return arrays if self.margins is None else {**arrays, "margins": self.margins}
+        more = {"margins": self.margins, "metrics": self.metrics}
+        return {**arrays, **{name: one for name, one in more.items() if one is not None}}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "Observations":
@@ -140,6 +152,7 @@ class Observations:
             details=_group(Details, arrays),
             outputs=_group(Outputs, arrays),
             margins=None if sent is None else np.asarray(sent, dtype=np.float64),
+            metrics=metrics_in(arrays),
         )
 
     def _mean(self, total: float) -> float | None:
@@ -184,18 +197,23 @@ def observe_model(
     with_outputs: send the sampled examples' posteriors too. The generator alone decides which examples are
         sampled and what their handles are, whatever the model.
     """
+    needs_all = bool(task.set_metrics) and len(examples) > 0
     is_classification = task.num_classes > 0 and examples.has_labels and len(examples) > 0
     chosen, handles = draw_sample(len(examples), max_samples, generator)
     logits: NDArray[Any] = np.zeros(0)
-    if is_classification:
-        per_example, logits = evaluate_and_predict(task, parameters, examples, chosen)
+    if is_classification or needs_all:
+        wanted = np.arange(len(examples)) if needs_all else chosen
+        per_example, logits = evaluate_and_predict(task, parameters, examples, wanted)
     else:
         per_example = evaluate(task, parameters, examples)
     plain = observe(per_example, chosen)
+    if needs_all:
+        metrics = compute_all(task.set_metrics, logits, examples.targets.numpy())
+        plain, logits = replace(plain, metrics=metrics), logits[chosen]
     if not is_classification or len(chosen) == 0:
         return plain
     sampled = examples.select(chosen)
-    if logits.ndim != 2 or not np.isfinite(logits).all():
+    if logits.ndim != 2 or logits.shape[1] != max(task.num_classes, 2) or not np.isfinite(logits).all():
         return plain
     labels, posteriors = sampled.targets.numpy().astype(np.int64), scipy.special.softmax(logits, axis=1)
     return replace(
@@ -209,7 +227,7 @@ def observe_model(
         outputs=Outputs(handles, posteriors.astype(np.float32))
         if with_outputs and logits.shape[1] <= MOST_CLASSES
         else None,
-        margins=margins(logits, labels) if logits.shape[1] > 1 else None,
+        margins=margins(logits, labels),
     )
 
 
@@ -236,7 +254,7 @@ def merge(parts: Iterable[Observations]) -> Observations:
     if not every:
         return Observations(0, 0.0, 0.0, np.zeros(0), np.zeros(0))
     columns = {}
-    for name in every[0].keys() - {"sums"}:
+    for name in every[0].keys() - {"sums", "metrics"}:
         found = [arrays[name] for arrays in every if name in arrays]
         is_everywhere = len(found) == len(every)
         if is_everywhere and len({array.shape[1:] for array in found}) == 1:  # posteriors of as many classes
@@ -244,9 +262,8 @@ def merge(parts: Iterable[Observations]) -> Observations:
     order = np.lexsort([columns[name] for name in reversed(_SORTED_BY) if name in columns])
     # each in an order of its own, for a sum of floating-point numbers depends on it
     sums = [sum(sorted(values)) for values in np.stack([arrays["sums"] for arrays in every]).T.tolist()]
-    return Observations.from_arrays(
-        {"sums": np.array(sums), **{name: column[order] for name, column in columns.items()}}
-    )
+    sampled = {name: column[order] for name, column in columns.items()}
+    return Observations.from_arrays({"sums": np.array(sums), **sampled, **mean_metrics(every)})
 
 
 _SORTED_BY = (

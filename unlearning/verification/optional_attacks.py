@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unlearning.errors import DataError
-from unlearning.verification.attack_result import AttackFigure, class_weights, need, rank_against
-from unlearning.verification.mia_u import Construction, judge
+from unlearning.verification.attack_result import class_weights, need, rank_against
+from unlearning.verification.figures import LEARNT_MIA_U, AttackFigure
+from unlearning.verification.mia_u import judge
 from unlearning.verification.observations import Observations, Outputs
 from unlearning.verification.thresholds import Labels, Values
 
-LEARNT_MIA_U = {construction: f"mia-u-learnt-{construction}" for construction in Construction}
 ATTACKS_ON_DEMAND = tuple(LEARNT_MIA_U.values())
 """These cost seconds a measurement, and run where the settings say so."""
 

@@ -11,10 +11,21 @@ from logging import getLogger
 import numpy as np
 
 from unlearning.errors import DataError
-from unlearning.verification.attack_result import AttackFigure, need, rank_against
-from unlearning.verification.discrimination import Estimate, share
+from unlearning.verification.attack_result import need, rank_against
+from unlearning.verification.difference.membership import fall_of_confidence, rise_of_loss
+from unlearning.verification.discrimination import share
+from unlearning.verification.figures import (
+    CONFIDENCE,
+    FALL_OF_CONFIDENCE,
+    MIA_U,
+    RISE_OF_LOSS,
+    YEOM,
+    AttackFigure,
+    Construction,
+    Estimate,
+)
 from unlearning.verification.membership_inference import confidence_attack
-from unlearning.verification.mia_u import Construction, construct
+from unlearning.verification.mia_u import construct
 from unlearning.verification.observations import Details, Observations, Outputs
 from unlearning.verification.optional_attacks import changes_of, learnt_mia_u
 from unlearning.verification.thresholds import (
@@ -31,9 +42,10 @@ from unlearning.verification.thresholds import (
 
 _log = getLogger(__name__)
 
-YEOM, CONFIDENCE = "yeom", "confidence"
-MIA_U = "mia-u-euclidean"
-ATTACKS = (YEOM, CONFIDENCE, CORRECTNESS, CONFIDENCE_THRESHOLD, ENTROPY, MODIFIED_ENTROPY, MIA_U)
+ON_CHANGE = (MIA_U, RISE_OF_LOSS, FALL_OF_CONFIDENCE)
+"""Those that compare with the model before the deletion, and so say nothing of that one."""
+
+ATTACKS = (YEOM, CONFIDENCE, CORRECTNESS, CONFIDENCE_THRESHOLD, ENTROPY, MODIFIED_ENTROPY, *ON_CHANGE)
 """Those that run at every measurement; `optional_attacks` has the others."""
 
 
@@ -56,7 +68,7 @@ def attack_figures(
         "Yeom's attack": lambda: _yeom(present, mean_training_loss, seed),
         "confidence attack": lambda: _confidence(present, seed),
         "threshold attacks": lambda: _thresholds(present, seed),
-        "MIA-U": lambda: _mia_u(present, outputs_before, seed),
+        "MIA-U": lambda: _on_change(present, outputs_before, seed),
     }
     if learns_change:
         attacks["MIA-U with classifiers"] = lambda: learnt_mia_u(present, outputs_before, seed)
@@ -118,18 +130,25 @@ def _thresholds(present: Mapping[str, Observations], seed: int) -> dict[str, Att
     return figures
 
 
-def _mia_u(
+def _on_change(
     present: Mapping[str, Observations], before: Mapping[str, Outputs] | None, seed: int
 ) -> dict[str, AttackFigure]:
     if before is None:
         return {}
     changes = changes_of(present, before)
+    sides = (changes["forgotten"], changes["test"])
     # the one construction that needs no classifier, so nothing is spent on learning
-    forgotten, test = (
-        (construct(change.before, change.after, Construction.EUCLIDEAN)[:, 0], change.labels)
-        for change in (changes["forgotten"], changes["test"])
-    )
-    return {MIA_U: rank_against(forgotten, test, seed, AttackFigure())}
+    distances = [
+        (construct(one.before, one.after, Construction.EUCLIDEAN)[:, 0], one.labels) for one in sides
+    ]
+    figures = {MIA_U: rank_against(distances[0], distances[1], seed, AttackFigure())}
+    for name, score in ((RISE_OF_LOSS, rise_of_loss), (FALL_OF_CONFIDENCE, fall_of_confidence)):
+        scored = [
+            (score(one.before, one.after, one.labels), one.labels) for one in sides if one.labels is not None
+        ]
+        if len(scored) == len(sides):
+            figures[name] = rank_against(scored[0], scored[1], seed, AttackFigure())
+    return figures
 
 
 def _details(observations: Observations) -> Details:

@@ -1,4 +1,4 @@
-"""The verdict on one deletion; the rule in words is in docs/verification.md.
+"""The verdict on one deletion; the rule in words is in docs/explanation-what-a-report-claims.md.
 
 How much an attack finds is the distance of its AUC from ½: an attacker that finds the forgotten examples below the
 others turns the sign and has 1 − AUC. An interval of the AUC that holds ½ gives a distance from 0 on.
@@ -18,9 +18,8 @@ from enum import StrEnum
 from functools import cache
 
 from unlearning.requests import Outcome
-from unlearning.verification.attack_result import MOST_EXAMPLES, AttackFigure
 from unlearning.verification.auc_interval import narrowest_interval
-from unlearning.verification.discrimination import CONFIDENCE_LEVEL, Estimate
+from unlearning.verification.figures import CONFIDENCE_LEVEL, MOST_EXAMPLES, AttackFigure, Estimate
 
 Figures = Mapping[str, AttackFigure]
 

@@ -131,7 +131,10 @@ def _certificates(path: Path) -> list[x509.Certificate]:
 
 def _check_dates(path: Path, certificate: x509.Certificate, now: datetime) -> Iterator[Finding]:
     starts, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    renew = f"flower-unlearn renew {path}, where the authority's key is; it says what to restart (docs/operations.md)."
+    renew = (
+        f"flower-unlearn renew {path}, where the authority's key is; it says what to restart "
+        "(docs/how-to-renew-certificates-and-keys.md)."
+    )
     if now < starts:
         yield problem(
             f"{path} is valid from {starts:%Y-%m-%d %H:%M} UTC on only.", "Set this host's clock right."

@@ -125,13 +125,13 @@ def _read(installation: Installation) -> Iterator[Path]:
 
 
 def _written(installation: Installation) -> Iterator[Path]:
-    """Yield the files and directories that services write: state, Flower's database and home, the app, the worker's."""
+    """Yield the files and directories that services write: state, Flower's database and home and the app."""
     database, home = installation.superlink_database, installation.state_dir.parent
     if installation.is_server and database.is_file():
         yield database.parent
         files = (database.with_name(f"{database.name}{end}") for end in ("", "-wal", "-shm"))
         yield from filter(Path.is_file, files)
-    for directory in (installation.state_dir, home / "flower", home / APP, home / "worker"):
+    for directory in (installation.state_dir, home / "flower", home / APP):
         if directory.is_dir():
             yield directory
             for path in directory.rglob("*"):

@@ -13,6 +13,7 @@ from server.console.auth import LoginLink
 from server.console.launch import Settings, who_calls
 from server.console.rendering import Console
 from server.console.routes import make_app
+from server.console.saved_filters import SavedFilters
 from server.ledger import Ledger
 from server.service.client import DeletionClient
 from server.service.grpc_server import RunningServer, serve
@@ -83,7 +84,13 @@ class Desk:
         settings = Settings(address=self.service.address, tls=tls, name="ada")
         caller, _ = who_calls(settings)
         login = LoginLink(PORT, self.said.append)
-        return Console(service=self.calling(tls), caller=caller, address=self.service.address, login=login)
+        return Console(
+            service=self.calling(tls),
+            caller=caller,
+            address=self.service.address,
+            login=login,
+            filters=SavedFilters(self.directory / "config" / "filters.json"),
+        )
 
     def browser(self, tls: TlsFiles | None = None) -> Browser:
         return Browser(self.console(tls))

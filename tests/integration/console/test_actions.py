@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from starlette.datastructures import FormData
 
-from server.console.request_page import ACTIONS, FIELDS, call_of
+from server.console.actions import ACTIONS, FIELDS, call_of
 from server.ledger import APPROVAL
 from server.service.calls import CALLS, VERBS
 from tests.certificates import Authority

@@ -1,7 +1,7 @@
 """The console in a real browser: one deletion from the form to the certificate at a live federation of real processes;
 and which browsers are refused, at a service with certificates.
 
-The pictures of docs/console.md are made here where FLOWER_UNLEARNING_PICTURES names a directory.
+The pictures of docs/how-to-use-the-console.md are made here where FLOWER_UNLEARNING_PICTURES names a directory.
 """
 
 import shutil

@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import html
 import io
 import json
 import re
@@ -14,18 +15,60 @@ from starlette.requests import Request
 
 from server.console import forms
 from server.console.request_list import PAGE
+from server.ledger import OWN_COMPARISONS
 from server.ledger.records import LastRetry
+from server.requests.plan_data import Comparison, Figures
+from server.service.calls import REPORT_PRUNED
 from tests.certificates import Authority
-from tests.deletion_service import FORGETTING, submit
+from tests.deletion_service import FORGETTING, NOW, submit
 from tests.integration.console.conftest import Browser, Desk, errors
 from unlearning.gdpr import Particulars, today
+from unlearning.methods.registry import METHODS
 from unlearning.requests import Granularity, Outcome, Status, Target
+from unlearning.runtime.json_codec import to_plain
 
 CLIENT_4 = Target(Granularity.CLIENT, "4")
 MARKUP = '<img src=x onerror="alert(1)">'
 
 
 # Requests
+
+
+def test_a_filter_is_saved_by_a_name_shown_and_deleted(desk: Desk, browser: Browser) -> None:
+    """In a private file, for the next console too; a list that is shown is the one that is saved."""
+    submit(browser.console.service)
+    shown = browser.page("/requests?q=puf&state=open&page=3")
+    assert 'name="query" value="?q=puf&amp;state=open"' in shown
+    where = browser.follow(
+        browser.post("/filters/save", name=f" my  {MARKUP[:20]} ", query="?q=puf&state=open&x=1")
+    )
+    assert where == "/requests?q=puf&state=open"
+    again = desk.browser()
+    page = again.page(where)
+    assert 'href="/requests?q=puf&amp;state=open" aria-current="page">my &lt;img' in page
+    assert MARKUP[:20] not in page
+    assert (desk.directory / "config" / "filters.json").stat().st_mode & 0o777 == 0o600
+    for name in ("", "x" * 41):
+        assert browser.post("/filters/save", name=name, query="?q=a").status_code == 422
+    again.follow(again.post("/filters/delete", name=f"my {MARKUP[:20]}"))
+    assert "my &lt;img" not in again.page("/requests")
+
+
+def test_a_failed_request_is_tried_again_by_a_method_that_can_serve_it(desk: Desk, browser: Browser) -> None:
+    """The form lists those that a plan admits, and the same again."""
+    request = submit(browser.console.service)
+    desk.loop.move(request.id, Status.FAILED, retryable=True)
+    page = browser.page(f"/requests/{request.id}")
+    listed = re.findall(
+        r'<option value="([a-z-]*)"', page[page.index('id="method"') : page.index('id="parameters"')]
+    )
+    plan = browser.console.service.plan(request.target)
+    assert listed == ["", *(item.method for item in plan.methods if not item.refusal)]
+    assert {item.method for item in plan.methods if item.refusal} - set(listed)
+    where = browser.follow(
+        browser.post(f"/requests/{request.id}/retry", accept_score_loss="0", method="natural")
+    )
+    assert desk.ledger.requests.get(where.rpartition("/")[2]).method == "natural"
 
 
 def test_the_list_shows_searches_and_filters(desk: Desk, browser: Browser) -> None:
@@ -128,6 +171,18 @@ def test_a_requests_page_tells_its_story(desk: Desk) -> None:
     assert "Round 7 (unlearning): 2 of 3 clients answered" in text
 
 
+def test_the_pages_of_a_pruned_report_say_so(desk: Desk) -> None:
+    """The request's, the report's and the certificate's."""
+    request = submit(desk.calling())
+    desk.loop.complete(request.id, desk.directory / "reports", {"certificate.json": b"{}"})
+    desk.ledger.decisions.note_pruned(request.id, {}, by="retention", now=NOW)
+    browser = desk.browser()
+    assert REPORT_PRUNED in browser.page(f"/requests/{request.id}")
+    for path in ("report", "report.json"):
+        answer = browser.get(f"/requests/{request.id}/{path}")
+        assert (answer.status_code, REPORT_PRUNED in answer.text) == (404, True)
+
+
 def test_buttons_do_what_they_say(desk: Desk, browser: Browser) -> None:
     """Cancel a waiting request, retry a failed one with an accepted loss; the page then shows the new state."""
     operator = desk.calling()
@@ -177,6 +232,36 @@ def test_a_request_is_filed_after_plan_and_summary(desk: Desk, browser: Browser)
     (request,) = desk.ledger.requests.select()
     assert (filed, request.method, request.submitted_by) == (f"/requests/{request.id}", "puf-special", "ada")
     assert request.parameters["unlearning_rate"] == 1.5
+
+
+def test_under_secure_aggregation_the_plan_offers_methods_of_sums_and_says_why_not_others(
+    desk: Desk, browser: Browser
+) -> None:
+    """Each of the others is named with a reason and an alternative."""
+    desk.loop.announce(secure_aggregation=True)
+    plan = browser.page(browser.follow(browser.post("/file", what="client", client="3")))
+    offered = set(re.findall(r'type="radio" name="method" value="([\w-]+)"', plan))
+    assert {"puf-regular", "newton-cg", "not", "retrain", "natural"} <= offered
+    assert all(METHODS[name].info.sums_suffice for name in offered)
+    reasons = plan[plan.index("cannot, and why") :]
+    for method in METHODS.values():
+        if not method.info.sums_suffice:
+            assert f"{method.info.title} needs single clients" in html.unescape(reasons)
+    assert "Choose puf-regular" in reasons
+
+
+def test_the_plan_shows_own_runs_with_spread_and_places(desk: Desk, browser: Browser) -> None:
+    """Where the seeds tell nothing apart the page says so."""
+    figures = Figures(distance=2.25, spread=0.5, bytes=10, seconds=1)
+    own = Comparison(
+        title="ward", page="", granularity=Granularity.CLIENT, num_parameters=650, num_seeds=5, made_on="2026-11-24",
+        nothing=figures, retrain=figures, methods={"natural": figures, "puf-special": figures},
+    )  # fmt: skip
+    desk.loop.set_facts({OWN_COMPARISONS: [to_plain(own)]})
+    plan = browser.page(browser.follow(browser.post("/file", what="client", client="3")))
+    assert "No method is better than another here: your own runs of 2026-11-24, 5 seeds." in plan
+    assert "2.2 ± 0.5 points off Retrain" in plan
+    assert "place 1 to 2 of 2" in plan
 
 
 @pytest.mark.parametrize("way", ["file", "pasted"])
@@ -303,6 +388,16 @@ def test_an_auditor_sees_no_button_and_is_refused_by_the_service(guarded: Desk, 
     assert [item.call for item in guarded.ledger.refusals()] == ["CancelRequest", "SubmitRequest"]
     assert "CancelRequest" in browser.page("/refusals")
     assert "olga" in browser.page("/access")
+
+
+def test_the_federation_s_page_has_the_metrics_of_sets(desk: Desk, browser: Browser) -> None:
+    """The newest as a figure, and a chart of each."""
+    for number, value in ((1, 0.5), (2, 0.625)):
+        desk.loop.round(number, "training", loss=0.5, test_metrics={f"roc_auc{MARKUP}": value})
+    page = browser.page("/federation")
+    assert 'on test data</span><span class="now">0.625</span>' in page
+    assert 'aria-label="Roc auc' in page
+    assert MARKUP not in page
 
 
 def test_a_client_sees_and_files_its_own(guarded: Desk, people: Authority) -> None:

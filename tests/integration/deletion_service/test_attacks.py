@@ -109,18 +109,6 @@ def test_a_callers_unanswered_calls_are_limited(start: Start) -> None:
         assert service.as_("operator").methods()
 
 
-def test_watchers_leave_the_operators_their_places(start: Start) -> None:
-    """A client holds the one place that clients and officers have; an officer finds none, an operator does."""
-    service = start(max_watchers=1)
-    client = service.as_("client")
-    request = submit(client)
-    watched = client.watch(request.id)
-    next(watched)
-    with raises(LimitExceeded, "all-places"):
-        next(service.as_("officer").watch(request.id))
-    assert next(service.as_("operator").watch(request.id)) == request
-
-
 # Long lists
 
 

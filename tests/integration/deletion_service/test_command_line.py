@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 from server.cli import app
 from server.cli.request_commands import follow
 from server.ledger import Ledger
+from server.service.calls import REPORT_PRUNED
 from server.service.client import DeletionClient
 from server.service.grpc_server import RunningServer
-from tests.deletion_service import FORGETTING, LiveLoop, free_port
+from tests.deletion_service import FORGETTING, NOW, LiveLoop, free_port
 from tests.integration.deletion_service.conftest import Command
 from unlearning.requests import Status
 
@@ -175,15 +176,16 @@ def test_watch_prints_states_waits_and_rounds_with_their_scores(command: Command
     command("request", "--client", "3")
     loop.note("r-000001", "client 3 is not online")
     loop.move("r-000001", Status.SCHEDULED, Status.UNLEARNING)
-    loop.round(5, "unlearning", "r-000001", participants=["3"], loss=0.5, test_score=0.8125, seconds=2.0)
+    figures = {"loss": 0.5, "test_score": 0.8125, "seconds": 2.0, "test_metrics": {"roc_auc": 0.9}}
+    loop.round(5, "unlearning", "r-000001", participants=["3"], **figures)
     loop.move("r-000001", *FORGETTING[2:])
     result = command("watch", "r-000001")
     assert result.exit_code == 0
     assert "waiting: client 3 is not online" in result.stdout
     assert "request r-000001 unlearning: the model is measured" in result.stdout
     assert (
-        "round 5  unlearning  client 3          test accuracy 81.2\u202f%  2.0\u202fs  loss 0.5000, test loss –\n"
-        in result.stdout
+        "round 5  unlearning  client 3          test accuracy 81.2\u202f%  2.0\u202fs  loss 0.5000, test loss –, "
+        "roc_auc 0.9000\n" in result.stdout
     )
     assert "r-000001 is completed. We could not show that the model knows less" in result.stdout
     assert result.stdout.endswith("Its report: flower-unlearn report r-000001\n")
@@ -207,6 +209,17 @@ def test_report_writes_both_files(command: Command, loop: LiveLoop, tmp_path: Pa
     paths = [Path(line) for line in result.stdout.splitlines()]
     assert [path.name for path in paths] == ["report-r-000001.json", "report-r-000001.html"]
     assert [path.read_bytes() for path in paths] == [*files.values()]
+
+
+def test_of_a_pruned_report_the_certificate_is_written_and_said_why(
+    command: Command, loop: LiveLoop, ledger: Ledger, tmp_path: Path
+) -> None:
+    """The path first, for scripts."""
+    command("request", "--client", "3")
+    loop.complete("r-000001", tmp_path / "reports", {"certificate.json": b"{}"})
+    ledger.decisions.note_pruned("r-000001", {}, by="retention", now=NOW)
+    path, said = command("report", "r-000001", "--output", str(tmp_path / "out")).stdout.splitlines()
+    assert (Path(path).name, said) == ("certificate-r-000001.json", REPORT_PRUNED)
 
 
 def test_a_request_that_an_earlier_deletion_answers_has_that_ones_report(

@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from server.ledger import Ledger
@@ -61,10 +62,15 @@ def test_with_mutual_tls_others_are_turned_away(
 
 @pytest.mark.slow
 def test_serve_keeps_requests_over_kill_9_and_stops_on_sigterm(loop: LiveLoop, tmp_path: Path) -> None:
-    """A request answered before the kill is there after a restart; SIGTERM ends the service with code 0."""
+    """A request answered before the kill is there after a restart; SIGTERM ends the service with code 0.
+
+    Admission needs the methods; the service itself stays small.
+    """
     first, address = _start_service(tmp_path)
     with DeletionClient(address) as client:
         answered = submit(client)
+    assert "libtorch" not in Path(f"/proc/{first.pid}/maps").read_text()
+    assert psutil.Process(first.pid).memory_info().rss <= 150 * 2**20
     first.send_signal(signal.SIGKILL)
     first.communicate(timeout=60)
     second, address = _start_service(tmp_path)

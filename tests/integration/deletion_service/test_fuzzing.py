@@ -42,7 +42,7 @@ ORDERLY = {
     grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 # One service answers all examples; what an example leaves in the ledger is part of the next one's trouble.
-FUZZ = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
 texts = st.one_of(
     st.text(max_size=30),
@@ -161,7 +161,7 @@ def test_arbitrary_bytes_get_an_orderly_answer(channel: grpc.Channel, name: str,
     assert (status is grpc.StatusCode.OK) == (message == "")
 
 
-@settings(FUZZ, max_examples=300)
+@settings(FUZZ, max_examples=90)
 @given(data=st.data())
 def test_arbitrary_messages_get_an_orderly_answer(
     channel: grpc.Channel, accepted: set[tuple[object, ...]], data: st.DataObject
@@ -194,7 +194,7 @@ def test_after_all_that_the_ledger_is_whole(
 # The command line's files
 
 
-@settings(FUZZ, max_examples=40)
+@settings(FUZZ, max_examples=15)
 @given(content=st.binary(max_size=100) | st.text(max_size=50).map(str.encode))
 def test_a_file_of_sample_ids_may_hold_anything(
     fuzzed: RunningServer, ledger: Ledger, tmp_path_factory: pytest.TempPathFactory, content: bytes

@@ -1,6 +1,8 @@
 """The deletion service over HTTP: the same admission, roles, limits and refusals as over gRPC."""
 
 import base64
+import csv
+import io
 import json
 import ssl
 from contextlib import ExitStack, suppress
@@ -10,7 +12,7 @@ import httpx
 import pytest
 
 from server.ledger import Ledger
-from server.service import call_checks
+from server.service import call_checks, deletion_service
 from server.service.calls import Role
 from server.service.grpc_server import RunningServer
 from server.service.http_server import HttpOptions, serve_http
@@ -19,6 +21,7 @@ from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import (
     FIRST,
+    NOW,
     SECOND,
     LiveLoop,
     connect,
@@ -28,6 +31,7 @@ from tests.deletion_service import (
 )
 from tests.integration.deletion_service.conftest import JSON, As, StartWeb, Web, own, problem
 from tests.raising import refuses
+from unlearning.gdpr import Particulars
 from unlearning.requests import Granularity, Status, Target
 
 # A request's way
@@ -56,9 +60,9 @@ def test_a_request_is_filed_followed_and_cancelled(web: Web, ledger: Ledger) -> 
 
 
 def test_a_replaced_request_is_followed_under_its_first_id(
-    web: Web, loop: LiveLoop, as_: As, ledger: Ledger
+    web: Web, loop: LiveLoop, as_: As, ledger: Ledger, tmp_path: Path
 ) -> None:
-    """The submitter's own id, and the first one's, show the state of the request that took its place."""
+    """The submitter's own id, and the first one's, show state and report of the request that took its place."""
     tool = web.as_("operator")
     first = own(tool.post("/requests", json=erasure()))["request_id"]
     loop.move(first, Status.FAILED)
@@ -71,6 +75,9 @@ def test_a_replaced_request_is_followed_under_its_first_id(
         second,
     )
     assert ledger.requests.get(second).parameters["unlearning_rate"] > 0
+    loop.complete(second, tmp_path / "reports", {"report.json": b'{"a": 1}', "report.html": b"<p>"})
+    for name in (FIRST, first, second):
+        assert tool.get(f"/requests/{name}/report").content == b'{"a": 1}'
 
 
 def test_the_same_request_sent_again_is_the_same_request(web: Web, ledger: Ledger) -> None:
@@ -85,6 +92,29 @@ def test_the_same_request_sent_again_is_the_same_request(web: Web, ledger: Ledge
     assert tool.post("/requests", json=erasure(client="4")).status_code == 409
 
 
+def test_a_filtered_list_comes_whole_as_csv(web: Web, as_: As, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Page after page; a client gets its own, and nobody else's; formulas are harmless."""
+    monkeypatch.setattr(deletion_service, "_PAGE", 2)
+    for number in range(5):
+        as_("operator").submit(
+            Target(Granularity.CLIENT, "3" if number else "4"),
+            particulars=Particulars(reference=f"=DSR-{number}"),
+        )
+    as_("operator").change("cancel", "r-000005")
+
+    def rows(answer: httpx.Response) -> list[dict[str, str]]:
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "text/csv; charset=utf-8")
+        return list(csv.DictReader(io.StringIO(answer.content.decode("utf-8-sig"))))
+
+    found = rows(web.as_("auditor").get("/requests.csv?statuses=received&order=due&limit=1"))
+    assert [(row["id"], row["reference"]) for row in found] == [
+        (f"r-00000{n}", f"'=DSR-{n - 1}") for n in range(1, 5)
+    ]
+    assert {row["client_id"] for row in rows(web.as_("3").get("/requests.csv"))} == {"3"}
+    assert rows(web.as_("auditor").get("/requests.csv?statuses=failed")) == []
+    assert web.as_("3").get("/requests.csv?client_id=4").status_code == 403
+
+
 def test_report_and_certificate_are_the_files(web: Web, loop: LiveLoop, tmp_path: Path) -> None:
     """Byte for byte, also for an auditor; before the completion the answer says so."""
     tool, auditor = web.as_("operator"), web.as_("auditor")
@@ -95,6 +125,21 @@ def test_report_and_certificate_are_the_files(web: Web, loop: LiveLoop, tmp_path
     for path, content in zip(("report", "report.html", "certificate"), contents.values(), strict=True):
         assert auditor.get(f"/requests/{request_id}/{path}").content == content
         assert tool.get(f"/requests/{FIRST}/{path}").content == content
+
+
+def test_a_pruned_report_is_said_to_be_pruned_and_its_certificate_is_there(
+    web: Web, ledger: Ledger, loop: LiveLoop, tmp_path: Path
+) -> None:
+    """Without the ledger's event a missing report is a missing file."""
+    tool = web.as_("operator")
+    request_id = own(tool.post("/requests", json=erasure()))["request_id"]
+    loop.complete(request_id, tmp_path / "reports", {"certificate.json": b"{}"})
+    assert "not in the service's state directory" in problem(tool.get(f"/requests/{FIRST}/report"))
+    ledger.decisions.note_pruned(request_id, {}, by="retention", now=NOW)
+    for path in ("report", "report.html"):
+        answer = tool.get(f"/requests/{FIRST}/{path}")
+        assert (answer.status_code, answer.json()["code"]) == (404, "report-pruned")
+    assert tool.get(f"/requests/{FIRST}/certificate").content == b"{}"
 
 
 # Who may what

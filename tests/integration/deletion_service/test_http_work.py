@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from server.ledger import Ledger
+from server.ledger import APPROVAL, Ledger
 from server.service.calls import VERBS, Role
 from server.service.deletion_service import utc_now
 from server.service.tokens import last_uses, make_token
@@ -279,6 +279,18 @@ def test_a_token_of_the_sandbox_changes_nothing(web: Web, tmp_path: Path, ledger
     assert web.as_("operator").get("/requests").json()["requests"] == []
     assert (ledger.requests.select(), ledger.events.head()) == ([], before)
     assert tool.post("/requests", json=erasure(SECOND, "a", client="99")).status_code == 404
+
+
+def test_in_the_sandbox_people_decide_as_in_the_federation(web: Web, loop: LiveLoop, tmp_path: Path) -> None:
+    """Its rule of approval is the federation's; a request there waits for a decision and is accepted by its officer."""
+    loop.set_facts({APPROVAL: 1})
+    filer = web.with_token(token_of(tmp_path, "filer", Role.OPERATOR, is_sandbox=True))
+    officer = web.with_token(token_of(tmp_path, "judge", Role.OFFICER, is_sandbox=True))
+    filed = own(filer.post("/requests", json=erasure(FIRST, "a")))
+    assert (filed["status"], filed["approvals_needed"]) == ("awaiting-decision", 1)
+    assert filer.post(f"/requests/{filed['request_id']}/accept", json={}).status_code == 403
+    assert own(officer.post(f"/requests/{filed['request_id']}/accept", json={}))["status"] == "accepted"
+    assert web.as_("operator").get("/requests").json()["requests"] == []
 
 
 def test_the_sandbox_sees_no_request_of_the_federation(web: Web, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from server.ledger import Ledger
 from server.service.grpc_server import RunningServer
+from tests.cases import slow_but
 from tests.deletion_service import WAIT_S, LiveLoop
 
 
@@ -47,7 +48,9 @@ def test_who_follows_a_request_ends_with_the_reader(
     assert [item.target.client_id for item in ledger.requests.select()] == ["3"]
 
 
-@pytest.mark.parametrize("name", ["flower-unlearn", "flower-unlearn-site", "flower-unlearn-peer"])
+@pytest.mark.parametrize(
+    "name", slow_but(["flower-unlearn"], ["flower-unlearn", "flower-unlearn-site", "flower-unlearn-peer"])
+)
 def test_every_program_ends_in_silence(name: str) -> None:
     """With the status that it has with a reader."""
     assert run(name, "--help") == (0, "")

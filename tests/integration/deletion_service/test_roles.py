@@ -85,7 +85,7 @@ def test_every_call_of_the_protocol_has_a_rule() -> None:
     assert set(CALLS) == set(SERVICE.methods_by_name)
 
 
-# Who may call what, written down a second time and by role, as docs/access.md has it.
+# Who may call what, written down a second time and by role, as docs/reference-roles.md has it.
 DECISIONS = {
     *("AcceptRequest", "ExtendRequest", "HoldRequest", "ReleaseRequest", "RefuseRequest"),
     *("AmendRequest", "RedactRequest"),
@@ -93,8 +93,15 @@ DECISIONS = {
 REFUSED = {
     "operator": DECISIONS,
     "officer": {"RetryRequest"},
-    "auditor": {"SubmitRequest", "SubmitSamples", "CancelRequest", "RetryRequest", *DECISIONS},
-    "client": {"ListClients", "ListRefusals", "VerifyLedger", "RetryRequest", *DECISIONS},
+    "auditor": {
+        "SubmitRequest",
+        "SubmitSamples",
+        "CancelRequest",
+        "RetryRequest",
+        "RecheckRequest",
+        *DECISIONS,
+    },
+    "client": {"ListClients", "ListRefusals", "VerifyLedger", "RetryRequest", "RecheckRequest", *DECISIONS},
 }
 
 
@@ -114,8 +121,13 @@ def test_a_role_is_refused_exactly_what_is_not_its_own(call: Call, role: Role, n
         )
 
 
-@pytest.mark.parametrize("name", sorted(SERVICE.methods_by_name))
-@pytest.mark.parametrize("who", sorted(NO_ROLE))
+@pytest.mark.parametrize(
+    ("who", "name"),
+    [
+        *((who, "GetRequest") for who in sorted(NO_ROLE)),
+        *(("no-unit", name) for name in sorted({*SERVICE.methods_by_name} - {"GetRequest"})),
+    ],
+)
 def test_a_certificate_without_a_role_opens_nothing(call: Call, who: str, name: str) -> None:
     """UNAUTHENTICATED, what to do, and a record under the name that the certificate has."""
     status, message, [refusal] = call(who, name)

@@ -35,20 +35,6 @@ def test_a_message_that_grpc_refuses_is_explained_too(start: Start) -> None:
         submit(start(max_message_mib=0.01).as_("client"), many)
 
 
-def test_streams_of_one_caller_are_limited(start: Start) -> None:
-    """The second watch is refused while the first one is open; other calls are not."""
-    client = start(max_watchers_per_caller=1).as_("client")
-    request = submit(client)
-    story = client.watch(request.id)
-    next(story)
-    with raises(LimitExceeded, "places-of-a-caller"):
-        list(client.watch(request.id))
-    assert client.get(request.id) == request
-    client.change("cancel", request.id)
-    list(story)
-    assert len(list(client.watch(request.id))) == 4
-
-
 def test_open_requests_of_one_caller_are_limited(start: Start) -> None:
     """Until one is over."""
     operator, other = start(max_open_requests=1).as_("operator"), Target(Granularity.CLIENT, "4")

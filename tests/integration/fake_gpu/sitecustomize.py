@@ -21,6 +21,10 @@ def _begin(*_):
     return False
 
 
+def _watch(torch):
+    torch.cuda._lazy_init = torch.cuda.is_available = _begin
+
+
 class _AfterTorch(MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         if name != "torch":
@@ -31,10 +35,13 @@ class _AfterTorch(MetaPathFinder):
 
         def exec_module(module):
             load(module)
-            module.cuda._lazy_init = module.cuda.is_available = _begin
+            _watch(module)
 
         spec.loader.exec_module = exec_module
         return spec
 
 
-sys.meta_path.insert(0, _AfterTorch())
+if "torch" in sys.modules:  # of a process that was forked
+    _watch(sys.modules["torch"])
+else:
+    sys.meta_path.insert(0, _AfterTorch())

@@ -1,4 +1,4 @@
-"""docs/choosing.md and the comparisons of `flower-unlearn plan`: made from the committed rows, and by hand."""
+"""The pages on choosing a method and the comparisons of `flower-unlearn plan`: from the committed rows, and by hand."""
 
 import json
 import lzma
@@ -9,7 +9,7 @@ import pytest
 from benchmarks.choosing import __main__ as command
 from benchmarks.choosing.advice import rendered
 from benchmarks.choosing.measured import CASES, Case, comparison, rows_of
-from benchmarks.choosing.page import with_tables
+from benchmarks.choosing.page import with_advice, with_distances
 from benchmarks.choosing.picture import STYLES, draw
 from server.requests.plan_data import FILE, Figures
 from unlearning.methods.registry import METHODS
@@ -31,10 +31,12 @@ def at_root(monkeypatch):
 
 
 @pytest.mark.usefixtures("at_root")
-def test_every_figure_of_the_page_is_that_of_the_committed_rows(found):
+def test_every_figure_of_the_pages_is_that_of_the_committed_rows(found):
     """Tables that are made again are those that are there; if this fails: python -m benchmarks.choosing."""
     page = command.PAGE.read_text(encoding="utf-8")
-    assert with_tables(page, CASES, found) == page
+    assert with_advice(page, found) == page
+    page = command.DISTANCES.read_text(encoding="utf-8")
+    assert with_distances(page, CASES, found) == page
 
 
 def test_what_plan_says_is_that_of_the_committed_rows(found):
@@ -65,15 +67,15 @@ def test_the_distance_is_the_largest_of_three_and_the_mean_over_seeds(tmp_path):
     packed = lzma.compress("".join(json.dumps(one) + "\n" for one in ROWS).encode())
     (tmp_path / "digits-small.jsonl.xz").write_bytes(packed)
     made = comparison(Case("made", "digits-small", "", "one client", "Made up"), tmp_path)
-    assert made.nothing == Figures(distance=20, bytes=100, seconds=2, error=5)
-    assert made.methods["natural"] == Figures(distance=5, bytes=20, seconds=2, error=0)
+    assert made.nothing == Figures(distance=20, bytes=100, seconds=2, spread=7.07107, nearer_than=())
+    assert made.methods["natural"] == Figures(distance=5, bytes=20, seconds=2, spread=0)
     assert made.methods["pga"] == Figures(distance=40, bytes=20, seconds=2, failed=1)
     assert (made.granularity, made.num_parameters, [*made.methods]) == (
         Granularity.CLIENT,
         100,
         ["natural", "pga"],
     )
-    assert rendered("{made/natural/distance} {made/natural/bytes}", {"made": made}) == "5.0 5×"
+    assert rendered("{made/natural/distance} {made/natural/bytes}", {"made": made}) == "5.0 ± 0.0 5×"
 
 
 @pytest.mark.usefixtures("at_root")
@@ -89,7 +91,7 @@ def test_every_method_of_the_rows_has_a_marker_of_its_own(found, tmp_path):
 def test_a_page_without_a_place_for_a_table_is_refused(found):
     """Else the table would be lost in silence."""
     with pytest.raises(ValueError, match="no place"):
-        with_tables("# A page", CASES, found)
+        with_distances("# A page", CASES, found)
 
 
 @pytest.mark.usefixtures("at_root")

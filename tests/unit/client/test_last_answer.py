@@ -1,14 +1,16 @@
 """A site gives its last answer once more where the server lost it, and keeps none of what is forgotten."""
 
+import errno
 from collections.abc import Callable
 from dataclasses import asdict
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-from client import handlers
+from client import answering, handlers, last_answer
 from client.handlers import handle_measure, handle_notice, handle_train
 from client.memory import LAST_ANSWER
 from client.site_work import SiteLoader
@@ -158,10 +160,39 @@ def test_what_could_not_be_done_is_tried_again(tmp_path, trainings, monkeypatch)
 def test_a_damaged_file_is_no_answer(tmp_path, trainings, damage):
     """After a power cut the answer is computed again."""
     first = handle_train(training(), context_of(tmp_path), SITES)
-    (tmp_path / LAST_ANSWER).write_bytes(damage((tmp_path / LAST_ANSWER).read_bytes()))
+    damaged = damage((tmp_path / LAST_ANSWER).read_bytes())
+    (tmp_path / LAST_ANSWER).unlink()  # from which the first answer is read
+    (tmp_path / LAST_ANSWER).write_bytes(damaged)
     again = handle_train(training(), context_of(tmp_path), SITES)
     assert bytes(first["arrays"]["vector"].data) == bytes(again["arrays"]["vector"].data)
     assert trainings == [3, 3]
+
+
+def test_an_answer_from_before_the_machine_started_is_no_answer(tmp_path, trainings, monkeypatch):
+    """The file is not flushed, so a power cut may have left zeros in the place of numbers."""
+    handle_train(training(), context_of(tmp_path), SITES)
+    monkeypatch.setattr(last_answer, "_boot", lambda: "another start")
+    handle_train(training(), context_of(tmp_path), SITES)
+    assert trainings == [3, 3]
+
+
+def test_what_is_sent_is_the_file_and_no_copy_of_it(tmp_path):
+    """Large answers are once on the disk and not in memory."""
+    answer = handle_train(training(), context_of(tmp_path), SITES)
+    assert isinstance(answer["arrays"]["vector"].numbers.base.base, mmap)
+
+
+def test_a_full_disk_keeps_no_answer_from_being_sent(tmp_path, trainings, monkeypatch):
+    """It cannot be given again, that is all; nothing half-written stays."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(last_answer, "_bytes_of", full)
+    monkeypatch.setattr(answering, "key_of", lambda *_: "a key")
+    answer = handle_train(training(), context_of(tmp_path), SITES)
+    assert "error" not in values_of(answer)
+    assert [path.name for path in tmp_path.glob(f"{LAST_ANSWER}*")] == []
 
 
 def test_a_client_without_a_directory_does_the_same_again(trainings):

@@ -1,12 +1,14 @@
 """What a client remembers outlives messages, runs and restarts."""
 
+import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
 from client.context_memory import ContextMemory
+from client.local_layers import keep_values, newest_values, values_before
 from client.memory import DirectoryMemory
 from unlearning.errors import CheckpointError
-from unlearning.requests import Forget, Granularity, Target
+from unlearning.requests import NOTHING, Forget, Granularity, Target
 
 
 @pytest.fixture(params=["directory", "context"])
@@ -58,3 +60,21 @@ def test_a_confirmation_cannot_name_a_file_elsewhere(tmp_path):
     victim.write_text("{}")
     memory.confirm({"../../victim": "x"})
     assert victim.exists()
+
+
+def test_local_layers_begin_again_without_what_is_withheld(memory):
+    """An abandoned deletion goes on from the values of before; tombstones erase what was trained with them alone."""
+    gone, after = Forget(sample_ids=frozenset({"x"})), {"head": np.full(2, 2.0)}
+    keep_values(memory, NOTHING, 1, {"head": np.ones(2)})
+    assert values_before(memory, gone, 2) == {}
+    keep_values(memory, gone, 2, after)
+    assert newest_values(memory)["head"].tolist() == [2, 2]
+    assert values_before(memory, NOTHING, 3)["head"].tolist() == [1, 1]
+    assert values_before(memory, NOTHING, 1) == {}  # a round that is done again
+    memory.add_tombstones(gone, b"key of the server")
+    assert newest_values(memory) == {}  # kept under ids, not under their hashes
+    keep_values(memory, NOTHING, 3, after)
+    memory.add_tombstones(Forget(sample_ids=frozenset({"x"})))
+    assert values_before(memory, NOTHING, 4)["head"].tolist() == [2, 2]
+    memory.add_tombstones(Forget(everything=True))
+    assert newest_values(memory) == {}

@@ -8,6 +8,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, Message
 
 from strategies import PUFRegular
+from strategies.changes import Change
 from strategies.exchange import Exchange, exchange
 from strategies.messages import VECTOR, model_record, vector_of
 from strategies.round_plan import RoundPlan
@@ -75,14 +76,14 @@ def test_a_factor_of_zero_bounds_nothing():
 
 def test_the_bound_is_a_strict_multiple_of_the_median():
     """An update right at the bound is let in."""
-    changes = {"a": np.array([1.0]), "b": np.array([-2.0]), "c": np.array([4.0])}
+    changes = {name: Change(np.array([value])) for name, value in (("a", 1.0), ("b", -2.0), ("c", 4.0))}
     assert over_the_median(changes, 2.0) == {}
     assert list(over_the_median(changes, 1.99)) == ["c"]
 
 
 def test_a_median_of_zero_bounds_nothing():
     """Otherwise the one client that has learnt something would be refused."""
-    changes = {"a": np.zeros(2), "b": np.zeros(2), "c": np.ones(2)}
+    changes = {"a": Change(np.zeros(2)), "b": Change(np.zeros(2)), "c": Change(np.ones(2))}
     assert over_the_median(changes, 2.0) == {}
 
 

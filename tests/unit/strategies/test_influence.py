@@ -7,7 +7,9 @@ from statistics import median
 import numpy as np
 import pytest
 
+from strategies.aggregation import Combined
 from strategies.averaging import Averaging
+from strategies.changes import Change
 from strategies.round_plan import RoundOutcome, RoundPlan
 from strategies.round_rules import RoundRules
 from strategies.update_limits import CountLimits, Excess, Limits, agrees, excess, influences
@@ -63,7 +65,7 @@ def test_the_client_with_the_most_influence_is_furthest_over_its_bound():
 
 def test_influence_is_the_weight_times_the_length():
     """In float64: a length beyond float32 is no infinity."""
-    changes = {"a": np.array([3.0, 4.0]), "b": np.full(4, 3e38, dtype=np.float32)}
+    changes = {"a": Change(np.array([3.0, 4.0])), "b": Change(np.full(4, 3e38, dtype=np.float32))}
     assert influences({"a": 7, "b": 1}, changes) == {"a": 35.0, "b": pytest.approx(6e38)}
 
 
@@ -72,7 +74,8 @@ def test_influence_is_the_weight_times_the_length():
 )
 def test_a_change_agrees_that_points_where_the_weighted_sum_of_the_others_points(own, expected):
     """2 × east and 1 × west are east."""
-    assert agrees("own", {"a": 2, "b": 1, "own": 9}, {"a": EAST, "b": WEST, "own": own}) is expected
+    changes = {"a": Change(EAST), "b": Change(WEST), "own": Change(own)}
+    assert agrees("own", {"a": 2, "b": 1, "own": 9}, changes) is expected
 
 
 @dataclass
@@ -99,9 +102,14 @@ def averaged(
 ) -> RoundOutcome:
     counts = CountLimits(own={allowed: 1000})
     limits = Limits(task=TASK, max_norm=0.0, norm_factor=0.0, influence_factor=factor, counts=counts)
-    averaging = Averaging(combine=weighted_mean, rules=RoundRules(), limits=limits, judge=judge)
+    averaging = Averaging(
+        combine=lambda models: Combined(model=weighted_mean(models)),
+        rules=RoundRules(),
+        limits=limits,
+        judge=judge,
+    )
     entering = {name: Reply(vector=change, num_examples=count) for name, (count, change) in changes.items()}
-    return averaging.outcome(entering, {name: change for name, (_, change) in changes.items()})
+    return averaging.outcome(entering, {name: Change(change) for name, (_, change) in changes.items()})
 
 
 NINE = {str(number): (100, EAST) for number in range(9)}

@@ -1,6 +1,8 @@
 """Payloads survive being cut into frames, and what is not a payload is refused."""
 
 import tracemalloc
+from mmap import mmap
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from strategies.sessions import framing
 from strategies.sessions import session_pb2 as pb
-from strategies.sessions.framing import Assembler, Payload, frames
+from strategies.sessions.framing import Assembler, Payload, frames, parsed
 from strategies.sessions.payloads import answer_content
 from tests.raising import raises
 from unlearning.errors import SessionError, UpdateRefused
@@ -31,7 +33,7 @@ def assembled(
 ) -> Payload:
     """The payload on the other side; nothing may come out before the last frame."""
     assembler = assembler or Assembler(2**20)
-    results = [assembler.add(frame) for frame in frames(payload, known)]
+    results = [assembler.add(parsed(frame)) for frame in frames(payload, known)]
     assert [result is not None for result in results] == [False] * (len(results) - 1) + [True]
     assert results[-1] is not None
     return results[-1]
@@ -64,7 +66,7 @@ def test_a_section_is_cut_into_full_chunks_and_a_rest(size, chunks):
     """No chunk is larger than the bound, and none is smaller than need be."""
     cut = list(frames(Payload(exchange=1, values={}, arrays={"vector": np.zeros(size, np.uint8)})))
     assert len(cut) == 1 + 1 + chunks  # the header, the JSON text "{}", the array
-    assert all(len(frame.chunk.data) <= CHUNK for frame in cut)
+    assert all(len(pb.Frame.FromString(frame).chunk.data) <= CHUNK for frame in cut)
 
 
 def test_an_array_that_is_known_travels_once():
@@ -83,7 +85,7 @@ def test_an_array_that_is_said_to_be_known_and_is_not_is_refused():
     """A client must not compute at another model than the server thinks."""
     payload = Payload(exchange=1, values={}, arrays={"vector": np.ones(3)}, hashes={"vector": "abc"})
     with raises(SessionError, "unknown-array"):
-        Assembler(2**20).add(next(frames(payload, frozenset({"abc"}))))
+        Assembler(2**20).add(parsed(next(frames(payload, frozenset({"abc"})))))
 
 
 def test_an_array_that_is_not_what_its_hash_says_is_refused():
@@ -97,7 +99,7 @@ def test_a_payload_above_the_limit_is_refused_by_its_header():
     payload = Payload(exchange=1, values={}, arrays={"vector": np.zeros(98, np.uint8)})  # and 2 bytes of JSON
     assembled(payload, Assembler(100))
     with raises(SessionError, "payload-too-large", limit=99):
-        Assembler(99).add(next(frames(payload)))
+        Assembler(99).add(parsed(next(frames(payload))))
 
 
 @pytest.mark.parametrize(
@@ -176,6 +178,41 @@ def test_an_answer_that_makes_no_records_is_refused(kind):
     [payload] = [payload for chunk in chunks if (payload := assembler.add(chunk)) is not None]
     with raises(UpdateRefused, "no-records"):
         answer_content(payload)
+
+
+def memory_of(array: Any) -> Any:
+    """What holds an array's numbers."""
+    while (inner := getattr(array, "base", getattr(array, "obj", None))) is not None:
+        array = inner
+    return array
+
+
+@pytest.mark.parametrize("size", [1, 100, 127, 128, 130, 2**14, 2**20, 2**21 - 20])
+def test_a_chunk_is_written_and_read_as_protobuf_writes_and_reads_it(size):
+    """Byte for byte, so other programs of the same session.proto understand each other."""
+    data = np.arange(size, dtype=np.uint8).tobytes()
+    frame = pb.Frame(chunk=pb.Chunk(data=data)).SerializeToString()
+    assert framing._chunk_head(size) + data == frame
+    found = parsed(frame)
+    assert isinstance(found, memoryview)
+    assert found == data
+
+
+@pytest.mark.parametrize(
+    "frame", [pb.Frame(), pb.Frame(chunk=pb.Chunk()), pb.Frame(hello=pb.Hello(token="a" * 99))]
+)
+def test_what_is_no_chunk_is_protobufs_to_read(frame):
+    """Whatever it holds."""
+    assert parsed(frame.SerializeToString()) == frame
+
+
+def test_an_array_of_more_than_a_chunk_is_read_from_a_file(tmp_path):
+    """It has no name, and what is in memory is as it was."""
+    arrays = {"large": np.arange(CHUNK, dtype=np.int32), "small": np.arange(3.0)}
+    got = assembled(Payload(exchange=1, values={}, arrays=arrays), Assembler(2**20, tmp_path))
+    assert [type(memory_of(got.arrays[name])) for name in arrays] == [mmap, bytearray]
+    assert list(tmp_path.iterdir()) == []
+    np.testing.assert_array_equal(got.arrays["large"], arrays["large"])
 
 
 def test_room_is_made_for_what_has_come_and_not_for_what_is_announced():

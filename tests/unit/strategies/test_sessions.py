@@ -1,10 +1,13 @@
 """Both halves of a session over real gRPC streams on loopback: who may come, what is lost and what is not."""
 
+import errno
+import os
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +24,7 @@ from strategies.messages import (
     arrays_content,
     beside_the_model,
     compose,
+    count_bytes,
     failure_values,
     model_record,
     reply_content,
@@ -30,7 +34,14 @@ from strategies.messages import (
     values_of,
     vector_of,
 )
-from strategies.sessions import client_connections, client_session, invitations, payloads, session_grid
+from strategies.sessions import (
+    client_connections,
+    client_session,
+    framing,
+    invitations,
+    payloads,
+    session_grid,
+)
 from strategies.sessions import endpoint as endpoints
 from strategies.sessions import session_pb2 as pb
 from strategies.sessions.client_session import Answering, run_client_session
@@ -38,7 +49,6 @@ from strategies.sessions.endpoint import Endpoint, open_channel
 from strategies.sessions.framing import CHUNK_BYTES, Payload
 from strategies.sessions.payloads import ACCOUNT, INVITATION, Invitation, SessionStatistics
 from strategies.sessions.session_grid import SessionGrid
-from strategies.sessions.session_pb2_grpc import SessionServiceStub, add_SessionServiceServicer_to_server
 from strategies.settings.run_config import RunSettings
 from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
@@ -55,6 +65,7 @@ from unlearning.methods.method import Reply
 from unlearning.parameters import content_hash
 from unlearning.protocol import PROTOCOL_VERSION
 from unlearning.runtime.growing_pause import GrowingPause
+from unlearning.runtime.spool import SpoolFile
 
 MODEL = np.arange(3 * CHUNK_BYTES // 4, dtype=np.float32)
 """Three chunks, so that a stream can break in the middle."""
@@ -98,11 +109,12 @@ class Federation:
     invitations: dict[str, Invitation] = field(default_factory=dict)
     reconnect_s: float = 5.0
     leaving: set[str] = field(default_factory=set)
+    spool: Path | None = None
 
     def __post_init__(self) -> None:
         configs = [{"client-id": str(number)} for number in range(self.num_clients)]
         self.flower = ThreadedGrid(self._attend, configs, {})
-        self.grid = SessionGrid(self.flower, self.endpoint, reconnect_s=self.reconnect_s)
+        self.grid = SessionGrid(self.flower, self.endpoint, reconnect_s=self.reconnect_s, spool=self.spool)
 
     def exchange(self, *requests: Message, timeout_s: float = 60.0) -> Exchange:
         """What comes of these messages, by client."""
@@ -131,6 +143,7 @@ class Federation:
                 is_over=lambda: client in self.leaving,
                 tls=self.tls.get(client),
                 reconnect_s=self.reconnect_s,
+                spool=self.spool,
             )
             content = arrays_content({}, {})
         except FlowerUnlearningError as exc:
@@ -306,10 +319,10 @@ def raw(federation: Federation, *sent: pb.Frame, client: str = "0", connection: 
         connection=connection,
         protocol_version=PROTOCOL_VERSION,
     )
-    outgoing = iter([pb.Frame(hello=hello), *sent])
+    outgoing = iter([frame.SerializeToString() for frame in (pb.Frame(hello=hello), *sent)])
     with open_channel(invitation.address, None) as channel:
         with pytest.raises(grpc.RpcError) as caught:
-            list(SessionServiceStub(channel).Attend(outgoing))
+            list(endpoints.attend(channel)(outgoing))
         return caught.value.code()
 
 
@@ -404,6 +417,79 @@ def test_a_stream_that_began_without_a_model_takes_large_answers_afterwards(endp
         assert raw(federation, frame) is grpc.StatusCode.INVALID_ARGUMENT
 
 
+# What has no room
+
+
+def test_large_arrays_are_read_from_files_on_both_sides(endpoint, tmp_path):
+    """The same numbers; no file has a name, and nothing stays."""
+    federation = Federation(endpoint, spool=tmp_path)
+    with federation.grid.session():
+        done = federation.exchange(request("0", 2.0), request("1", 3.0))
+        assert list(tmp_path.iterdir()) == []
+    for client, factor in (("0", 2.0), ("1", 3.0)):
+        np.testing.assert_array_equal(reply_of(done.replies[client]).vector, factor * MODEL)
+
+
+def test_a_disk_that_fills_in_the_middle_of_an_answer_costs_that_client_its_turn(
+    endpoint, tmp_path, monkeypatch
+):
+    """It is not refused, for it did nothing wrong; the other's answer counts, and both may give the next one."""
+    opened = []
+
+    class FullAtFirst(SpoolFile):
+        def extend(self, data):
+            opened.append(self)
+            if opened[0] is self and len(self):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            super().extend(data)
+
+    federation = Federation(endpoint)
+    federation.grid = SessionGrid(federation.flower, endpoint, reconnect_s=5.0, spool=tmp_path)
+    with federation.grid.session():
+        with monkeypatch.context() as patched:
+            patched.setattr(framing, "SpoolFile", FullAtFirst)
+            done = federation.exchange(request("0"), request("1"))
+        [(lost, failure)] = done.failures.items()
+        assert "No space left on device" in failure.reason
+        assert not failure.is_refusal
+        assert {lost, *done.messages} == {"0", "1"}
+        opened.clear()
+        assert set(federation.exchange(request("0"), request("1")).messages) == {"0", "1"}
+
+
+@pytest.mark.parametrize("what", ["disk-full", "message-too-large"])
+def test_what_has_no_room_is_refused_before_anything_is_sent(endpoint, tmp_path, monkeypatch, what):
+    """A model that the disk cannot hold once for each client, or that is too large for a stream."""
+    size = count_bytes(request("0").content)
+    free = 2 * size - (what == "disk-full")
+    monkeypatch.setattr(session_grid, "disk_usage", lambda _: SimpleNamespace(free=free))
+    monkeypatch.setattr(session_grid, "MAX_INSTRUCTION_BYTES", size - (what == "message-too-large"))
+    federation = Federation(endpoint, spool=tmp_path)
+    with federation.grid.session():
+        with raises(SessionError, what):
+            federation.exchange(request("0"), request("1"))
+        assert federation.invited() == []
+
+
+def test_a_site_without_room_for_the_model_says_so(endpoint, tmp_path, monkeypatch):
+    """In one sentence, which is why its process ends."""
+    monkeypatch.setattr(SpoolFile, "extend", lambda *_: os.write(-1, b""))
+    federation = Federation(endpoint, 1)
+    said: list[str] = []
+
+    def attend(message: Message, context: Context) -> Message:
+        with raises(SessionError, "disk-full") as caught:
+            invitation = Invitation.from_json(values_of(message.content)[INVITATION])
+            run_client_session(invitation, scale, context.node_id, spool=tmp_path)
+        said.append(str(caught.value))
+        return Message(arrays_content({}, failure_values(caught.value)), reply_to=message)
+
+    federation.flower._client_app = attend
+    with federation.grid.session():
+        assert federation.exchange(request("0"), timeout_s=5.0).failures.keys() == {"0"}
+    assert said
+
+
 # What is lost
 
 
@@ -470,7 +556,7 @@ def test_a_client_says_why_it_cannot_answer(endpoint):
 
 
 @pytest.mark.parametrize("side", ["from_server", "from_client"])
-def test_a_stream_that_breaks_mid_vector_comes_back(endpoint, side):
+def test_a_stream_that_breaks_mid_vector_comes_back(endpoint, side, tmp_path):
     """The instruction is asked again, or answered again from memory: same reply, computed once."""
     proxy = CuttingProxy(endpoint.bind, **{side: 2 * CHUNK_BYTES})
     calls: list[int] = []
@@ -479,7 +565,8 @@ def test_a_stream_that_breaks_mid_vector_comes_back(endpoint, side):
         calls.append(round_of(message))
         return scale(message)
 
-    federation = Federation(replace(endpoint, address=proxy.address), 1, answers={"0": counted})
+    cut = replace(endpoint, address=proxy.address)
+    federation = Federation(cut, 1, answers={"0": counted}, spool=tmp_path)
     try:
         with federation.grid.session():
             answers = federation.exchange(request("0", 2.0))
@@ -583,12 +670,12 @@ def attend(channel: grpc.Channel, *frames: pb.Frame, timeout_s: float = 20.0) ->
     outgoing = iter((*frames, None))
     is_over = threading.Event()
 
-    def say() -> Iterator[pb.Frame]:
+    def say() -> Iterator[bytes]:
         while (frame := next(outgoing)) is not None:
-            yield frame
+            yield frame.SerializeToString()
         is_over.wait(60)
 
-    call = SessionServiceStub(channel).Attend(say(), timeout=timeout_s)
+    call = endpoints.attend(channel)(say(), timeout=timeout_s)
     call.add_callback(is_over.set)
     return call
 
@@ -701,14 +788,14 @@ def refusing(address: str, times: int, *before: pb.Frame) -> Iterator[None]:
     refusals = iter([True] * times)
 
     class Full:
-        def Attend(self, _: Iterator[pb.Frame], context: grpc.ServicerContext) -> Iterator[pb.Frame]:  # noqa: N802
+        def Attend(self, _: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:  # noqa: N802
             if next(refusals, False):
-                yield from before
+                yield from (frame.SerializeToString() for frame in before)
                 context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "There is no place.")
-            yield pb.Frame(end=pb.End())
+            yield framing.END
 
     server = Endpoint(address=address, bind=address, timeout_s=1.0).listen()
-    add_SessionServiceServicer_to_server(Full(), server)
+    endpoints.serve(server, Full().Attend)
     server.start()
     yield
     server.stop(None).wait()

@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from server.federation.gate import check_unlearned
 from strategies.fedavg import FedAvg
 from strategies.pending_exchange import PendingExchange
 from tests.normalised import TASK, TRAINING, sites
@@ -21,6 +20,7 @@ from unlearning.methods.method import Problem, Reply, UnlearningState
 from unlearning.methods.mode import DEGRADATION
 from unlearning.methods.puf import PufSpecial
 from unlearning.methods.registry import METHODS
+from unlearning.methods.unlearned_model import check_unlearned
 from unlearning.methods.updates import RETAINED_UPDATE, split_buffers
 from unlearning.parameters import Vector, add_weighted, layout, weighted_mean
 from unlearning.requests import Granularity, Target

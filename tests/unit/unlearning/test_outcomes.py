@@ -1,5 +1,8 @@
 """What a deletion achieved, in words; what is weaker; and what to do where one failed."""
 
+import ast
+from pathlib import Path
+
 import pytest
 
 from server.federation import gate
@@ -8,6 +11,8 @@ from unlearning.advice import ADVICE, CODE, advice_for
 from unlearning.outcomes import Guarantee, describe, describe_request, guarantee_of, is_shown, weakest
 from unlearning.requests import Granularity, Outcome, Status
 from unlearning.verification.verdict import Finding, outcome_of
+
+REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("outcome", Outcome)
@@ -83,6 +88,26 @@ def test_advice_fits_the_cause_and_names_the_request(sqlite_ledger, code: str) -
     assert ("flower-unlearn retry r-000001" in said) == (code not in ("unknown-samples", "nothing-to-forget"))
     assert ("Compare your list" in said) == (code in ("unknown-samples", "nothing-to-forget"))
     assert "{" not in said
+
+
+def test_every_failure_of_a_method_has_a_code_with_advice() -> None:
+    """General advice is for errors of other kinds; a code that is passed on was given where it was raised first."""
+    classes = ("MethodFailed", "ModelRefused", "UnsupportedRequest")
+    files = [
+        path for part in ("unlearning", "strategies", "server") for path in (REPOSITORY / part).rglob("*.py")
+    ]
+    calls = [
+        (path.name, node)
+        for path in files
+        if any(f"{name}(" in (text := path.read_text()) for name in classes)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in classes
+    ]
+    given = [(name, node.lineno, {k.arg: k.value for k in node.keywords}.get("code")) for name, node in calls]
+    assert [(name, line) for name, line, code in given if code is None] == []
+    codes = {code.value for _, _, code in given if isinstance(code, ast.Constant)}
+    assert len(codes) > 20
+    assert codes - set(ADVICE) == set()
 
 
 def test_the_gates_refusal_has_advice_of_its_own() -> None:

@@ -159,10 +159,16 @@ def test_every_status_has_its_moves():
     assert set().union(*LEGAL_MOVES.values()) <= set(Status)
 
 
-@pytest.mark.parametrize("status", [Status.COMPLETED, Status.CANCELLED])
+@pytest.mark.parametrize("status", [Status.REPLACED, Status.REFUSED, Status.CANCELLED])
 def test_a_final_status_has_no_exit(status):
-    """Completed and cancelled are final."""
+    """What has ended without a deletion is final."""
     assert LEGAL_MOVES[status] == frozenset()
+
+
+def test_a_completed_request_can_only_be_reopened():
+    """And then goes on as one that has failed."""
+    assert LEGAL_MOVES[Status.COMPLETED] == {Status.REOPENED}
+    assert LEGAL_MOVES[Status.REOPENED] == LEGAL_MOVES[Status.FAILED]
 
 
 def test_every_status_can_be_reached():
@@ -202,6 +208,6 @@ def test_a_request_is_open_until_it_is_final_or_failed(status):
         due_on=date(2025, 2, 1),
     )
     final = {Status.COMPLETED, Status.CANCELLED, Status.REFUSED, Status.REPLACED}
-    assert request.is_open == (status not in final | {Status.FAILED})
+    assert request.is_open == (status not in final | {Status.FAILED, Status.REOPENED})
     assert request.is_answered == (status in final)
     assert request.is_open == (status in OPEN_STATUSES)

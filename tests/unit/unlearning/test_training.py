@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from tests.tasks import initial_model, noise
 from unlearning.errors import DataError
 from unlearning.evaluation import evaluate, evaluate_and_predict, predict
+from unlearning.local_training import OptimizerName
 from unlearning.parameters import flatten
 from unlearning.tasks import Examples, TaskSettings, load_site, make_task
 from unlearning.tasks.task import PerExample
-from unlearning.training import OptimizerName, TrainingSettings, initial_parameters, train
+from unlearning.training import TrainingSettings, initial_parameters, train
 
 DIGITS = TaskSettings(num_clients=5, model="mlp")
 TASK = make_task(DIGITS)
@@ -98,6 +99,7 @@ def test_sgd_is_torch_s_own_to_the_bit(build_model: Callable[[], nn.Module], cha
     np.testing.assert_array_equal(train(task, start, examples, settings).parameters, flatten(model))
 
 
+@pytest.mark.slow
 def test_a_client_that_trains_imports_nothing_heavy_beside_torch() -> None:
     """A deployment starts a process for each message; each of these takes it up to a second and more.
 

@@ -20,7 +20,7 @@ from benchmarks.bench.columns import Row, is_retrain
 from benchmarks.bench.command import packed_rows
 from benchmarks.bench.experiment import Experiment, found
 from benchmarks.bench.experiment_files import SHIPPED, shipped_experiments
-from benchmarks.bench.federations import newest, task_of
+from benchmarks.bench.federations import newest
 from benchmarks.bench.parts import parts_of, row_path, seed_directory
 from client.app import clients_in_process
 from server.cli import app
@@ -143,7 +143,7 @@ def test_what_a_run_computes_is_said(tmp_path):
     """Eight seeds, a case and two methods, one of which trains in a way of its own; oracles come in fives."""
     text = TINY.replace("seeds: [0]", "oracles: 8")
     text = text.replace("[natural, puf-special, {method: federaser, prepare: federaser}]",
-                        "[natural, {method: fedau-learning, prepare: fedau-learning}]")  # fmt: skip
+                        "[natural, {method: hf-online, prepare: hf-online}]")  # fmt: skip
     experiment = read(tmp_path, text)
     assert runner.cost(experiment) == "16 trainings, 8 retrainings, 10 oracles, 16 deletions"
     with pytest.raises(ConfigurationError):
@@ -331,7 +331,7 @@ def test_recovery_from_a_class_aims_at_what_retrain_scores_without_it(tmp_path):
     row = run.row(retrain)
     model = newest(run.federations.retrained_directory(retrain.case)).parameters
     test = run.data.test
-    right = evaluate(task_of(run.federations.run), model, test).score
+    right = evaluate(run.federations.task_of(run.federations.run), model, test).score
     target = run._recovery_target(retrain.case, row)
     assert target == pytest.approx(float(right[test.targets != 3].mean()))
     assert target == pytest.approx(
@@ -439,8 +439,8 @@ def test_a_method_that_trains_alone_shares_no_original():
 
 
 def test_the_documented_experiment_is_in_order(tmp_path):
-    """What docs/bench.md shows as an experiment file is one, in both of its sizes."""
-    document = Path(__file__).parents[4] / "docs" / "bench.md"
+    """What docs/how-to-write-an-experiment.md shows as an experiment file is one, in both of its sizes."""
+    document = Path(__file__).parents[4] / "docs" / "how-to-write-an-experiment.md"
     (example,) = re.findall(r"```yaml\n(.*?)```", document.read_text(encoding="utf-8"), flags=re.DOTALL)
     path = written(tmp_path, example)
     assert found(f"{path}:small").run["max-examples"] == 500

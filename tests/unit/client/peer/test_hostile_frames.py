@@ -233,7 +233,7 @@ def changed_payloads(draw: st.DrawFn) -> list[bytes]:
 
 
 @given(changed_payloads())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_change_of_a_payload_is_taken_or_refused(server: Server, payload: list[bytes]) -> None:
     """Never anything else; and the model stays finite."""
     server.deliver(payload)
@@ -243,7 +243,7 @@ def test_any_change_of_a_payload_is_taken_or_refused(server: Server, payload: li
 @given(
     st.lists(st.binary(max_size=60), max_size=4), st.integers(0, 5), st.integers(0, 200), st.integers(0, 255)
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_any_bytes_that_are_frames_are_taken_or_refused(
     server: Server, tail: list[bytes], which: int, position: int, value: int
 ) -> None:

@@ -13,7 +13,7 @@ from unlearning.methods.method import Noise, UnlearningState
 from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.runtime import archive
 from unlearning.runtime.archive import pack
-from unlearning.verification.measurement import Measurement, SetMeasure
+from unlearning.verification.figures import Measurement, SetMeasure
 from unlearning.verification.observations import Outputs
 
 TARGET = Target(Granularity.SAMPLE, "3", frozenset({"a", "b"}))

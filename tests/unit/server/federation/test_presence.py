@@ -103,7 +103,7 @@ def test_the_ledger_says_for_whom_answers_are_waited_since_when_and_until_when(s
     monkeypatch.setattr("server.federation.clients.LOOK_S", 0.0)
     monkeypatch.setattr("server.federation.clients.exchange", wait)
     strategy = SimpleNamespace(
-        settings=SimpleNamespace(round_timeout_s=600.0),
+        settings=SimpleNamespace(round_timeout_s=600.0, secure_aggregation=False),
         roster=SimpleNamespace(online=lambda _grid, **_: {}, unable={}),
     )
     clients = Clients(grid=None, fedavg=strategy, ledger=sqlite_ledger, writer=writer)

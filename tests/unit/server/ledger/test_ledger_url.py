@@ -9,6 +9,7 @@ import pytest
 
 from server.ledger import Ledger, LedgerUnavailable
 from server.ledger.database import Database
+from tests.ledgers import PREPARE_SQLITE
 from unlearning.errors import ConfigurationError
 
 FORMS = r"sqlite:////.*postgresql\+psycopg://"
@@ -42,8 +43,9 @@ def test_a_file_that_is_no_database_is_explained(tmp_path: Path) -> None:
         Ledger.open(f"sqlite:///{path}")
 
 
-def test_sqlite_commits_are_flushed_to_disk(tmp_path: Path) -> None:
+def test_sqlite_commits_are_flushed_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every connection has the write-ahead log, full synchronisation and foreign keys."""
+    monkeypatch.setattr("server.ledger.database._prepare_sqlite", PREPARE_SQLITE)
     database = Database(f"sqlite:///{tmp_path / 'ledger.db'}")
     with database.reading() as connection:
         settings = {

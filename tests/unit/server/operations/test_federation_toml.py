@@ -114,7 +114,7 @@ def test_what_is_missing_is_listed(tmp_path, flower):
         ('addres = "127.0.0.1:0"', "service.addres: there is no such key; address is one"),
         (
             'address = "127.0.0.1:0"\nhttp = "127.0.0.1:0"\nhttp-tokens = "/none"\n'
-            'http-callback-url = ["https://tool.example.org/erasures/"]',  # as docs/integrations.md has it
+            'http-callback-url = ["https://tool.example.org/erasures/"]',
             "http-tokens: /none cannot be read",
         ),
     ],

@@ -25,6 +25,7 @@ def made(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("certificates")
     run_script("make_certificates.sh", str(directory), "server", "fed.example.org", "192.0.2.1")
     run_script("make_certificates.sh", str(directory), "officer", "ada")
+    run_script("make_certificates.sh", str(directory), "operator,officer", "mia")
     return directory
 
 
@@ -58,11 +59,14 @@ def test_only_the_time_and_the_number_are_new(certificates, name):
     ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(path, certificates / f"{name}.key")
 
 
-def test_the_name_and_the_role_of_a_caller_stay(certificates):
+@pytest.mark.parametrize(("name", "roles"), [("ada", [Role.OFFICER]), ("mia", [Role.OFFICER, Role.OPERATOR])])
+def test_the_name_and_the_roles_of_a_caller_stay(certificates, name, roles):
     """By these the deletion service knows it."""
-    renew(certificates / "ada.pem", certificates, now=NOW)
-    caller = caller_of_certificate((certificates / "ada.pem").read_bytes())
-    assert (caller.name, caller.role) == ("ada", Role.OFFICER)
+    path = certificates / f"{name}.pem"
+    renew(path, certificates, now=NOW)
+    assert read(path).not_valid_after_utc == NOW + VALID
+    caller = caller_of_certificate(path.read_bytes())
+    assert (caller.name, sorted(caller.roles), caller.problem) == (name, sorted(roles), "")
 
 
 def test_a_host_gets_other_addresses(certificates):

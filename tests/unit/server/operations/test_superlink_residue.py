@@ -1,5 +1,6 @@
 """What the SuperLink deleted is gone from its files once it is erased, and that happens once a completed deletion."""
 
+import json
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -158,8 +159,9 @@ def test_it_is_erased_once_for_each_completed_deletion(erase, ledger, tmp_path):
 def test_the_command_erases_in_any_case(superlink, ledger, tmp_path):
     """A late answer of a run that was stopped is residue without a further deletion."""
     options = ["--superlink-database", str(superlink.path), "--state-dir", str(tmp_path)]
-    done = CliRunner().invoke(app, ["erase-residue", *options])
+    done = CliRunner().invoke(app, ["erase-residue", "--json", *options])
     assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) == {"erased": str(superlink.path)}
     assert files_with(superlink.path.parent, CANARY[:60]) == []
 
 

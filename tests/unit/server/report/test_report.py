@@ -24,9 +24,8 @@ from server.report.report_data import (
 from server.report.words import FIGURE_NAMES, describe_measurements, duration, gaps, moment, share, size
 from unlearning.outcomes import Guarantee
 from unlearning.runtime.json_codec import from_plain
-from unlearning.verification.attack_result import AttackFigure
-from unlearning.verification.discrimination import Estimate
-from unlearning.verification.measurement import Measurement, SetMeasure
+from unlearning.verification.difference.holders import Deletion, Layer, TargetSends, reveals
+from unlearning.verification.figures import AttackFigure, Estimate, Measurement, SetMeasure
 from unlearning.verification.optional_attacks import ATTACKS_ON_DEMAND
 from unlearning.verification.standard_attacks import ATTACKS
 
@@ -109,6 +108,14 @@ FULL = ReportData(
         measurement("recovery", 15, 0.905, 0.712, 0.124, 0.432),
     ),
     events=(ReportEvent(time="2025-11-21T10:15:04+00:00", move="received → scheduled", reason="due"),),
+    reveals=reveals(
+        Deletion(
+            sends=TargetSends.FORGOTTEN,
+            layer=Layer.WHOLE,
+            after_unlearning=Estimate(0.81, 0.7, 0.9),
+            at_end=Estimate(0.612, 0.57, 0.655),
+        )
+    ),
     software={"torch": "2.15"},
     seeds={"federation": 0},
     written_at="2025-11-21T10:17:24+00:00",
@@ -197,7 +204,7 @@ def test_a_number_that_is_not_finite_becomes_null():
 
 
 def test_every_field_of_the_json_is_documented(request):
-    """docs/report.md names each key, so that the schema cannot drift away from it."""
+    """docs/reference-report.md names each key, so that the schema cannot drift away from it."""
 
     def keys(value):
         for name, item in value.items():
@@ -207,9 +214,19 @@ def test_every_field_of_the_json_is_documented(request):
                 if isinstance(part, dict) and name not in {"parameters", "software", "seeds", "attacks"}:
                     yield from keys(part)
 
-    documentation = (request.config.rootpath / "docs" / "report.md").read_text(encoding="utf-8")
+    documentation = (request.config.rootpath / "docs" / "reference-report.md").read_text(encoding="utf-8")
     undocumented = {key for key in keys(json.loads(canonical_json(FULL))) if f"`{key}`" not in documentation}
     assert undocumented == set()
+
+
+def test_the_page_says_what_the_deletion_reveals():
+    """Each holder with the figure of the model that it saw last, and what is arithmetic."""
+    page = render_page(FULL)
+    section = page[page.index("What the deletion reveals") :]
+    assert "Measured: AUC 0.612 (0.570 to 0.655)" in section
+    assert section.count("Measured: AUC 0.810 (0.700 to 0.900)") == 2
+    assert "Of one record: its features and class, in closed form" in section
+    assert "What the deletion reveals" not in render_page(BARE)
 
 
 def test_writing_again_gives_the_same_bytes(tmp_path):
@@ -439,6 +456,26 @@ def test_without_recovery_the_unlearned_model_is_the_final_one():
     short = replace(FULL, measurements=FULL.measurements[:2], recovery=RecoveryPhase(rounds=0))
     assert "recognises 3.1 % of the forgotten records as training data, 61.3 % before" in words_of(short)
     assert "the model after recovery: there was no recovery round" in gaps(short)
+
+
+def test_the_title_and_a_model_that_needed_no_repair_are_said_in_the_readers_words():
+    """Records and not samples; a share with the count behind it."""
+    asked = replace(FULL.request, target="1,005 samples of client hospital-3")
+    short = replace(
+        FULL,
+        request=asked,
+        measurements=FULL.measurements[:2],
+        recovery=RecoveryPhase(rounds=0, target_score=0.5),
+    )
+    said = render_page(short)
+    assert said.count("Deletion report: 1,005 records of client hospital-3") == 2
+    after = short.final()
+    assert after is not None
+    score = after.score("test")
+    assert (
+        f"is {100 * score:.1f}\u202f% ({round(100 * score)} of 100), and 50.0\u202f% (50 of 100) is required"
+        in said
+    )
 
 
 def test_a_gap_at_every_stage_is_said_once():

@@ -53,39 +53,39 @@ def test_one_caller_takes_nothing_from_another() -> None:
 
 
 def places(total: int, each: int) -> Places:
-    return Places(total, each, "watching", "ask for the status instead")
+    return Places(total, each, "sending samples", "wait until the list is filed")
 
 
 def test_places_of_one_caller_are_limited_before_all_are_taken() -> None:
     """Its third stream is refused; somebody else's is not."""
-    watching = places(4, 2)
-    with watching.place(BOB), watching.place(BOB):
-        with raises(LimitExceeded, "places-of-a-caller"), watching.place(BOB):
+    sending = places(4, 2)
+    with sending.place(BOB), sending.place(BOB):
+        with raises(LimitExceeded, "places-of-a-caller"), sending.place(BOB):
             pass
-        with watching.place(ADA):
+        with sending.place(ADA):
             pass
 
 
 def test_nobody_else_takes_an_operators_place() -> None:
     """When clients and officers have all of theirs, an operator still has all of its own, and no more."""
-    watching = places(2, 1)
-    with watching.place(BOB), watching.place(ADA):
+    sending = places(2, 1)
+    with sending.place(BOB), sending.place(ADA):
         with (
             raises(LimitExceeded, "all-places"),
-            watching.place(Caller("c", Role.CLIENT)),
+            sending.place(Caller("c", Role.CLIENT)),
         ):
             pass
-        with watching.place(OPERATOR), watching.place(OPERATOR):  # noqa: SIM117
-            with raises(LimitExceeded, "all-places"), watching.place(OPERATOR):
+        with sending.place(OPERATOR), sending.place(OPERATOR):  # noqa: SIM117
+            with raises(LimitExceeded, "all-places"), sending.place(OPERATOR):
                 pass
 
 
 def test_a_place_is_free_again_when_its_call_ends_with_an_error() -> None:
     """Otherwise broken lines would use the places up."""
-    watching = places(1, 1)
-    with pytest.raises(ZeroDivisionError), watching.place(BOB):
+    sending = places(1, 1)
+    with pytest.raises(ZeroDivisionError), sending.place(BOB):
         raise ZeroDivisionError
-    with watching.place(BOB):
+    with sending.place(BOB):
         pass
 
 

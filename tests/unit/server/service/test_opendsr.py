@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from server.service import opendsr
+from server.service import erasure_request, opendsr
 from server.service.access import Caller
 from server.service.calls import Role
 from server.service.problems import read_document
@@ -18,7 +18,7 @@ from tests.deletion_service import erasure
 from unlearning.gdpr import Ground, Particulars
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
-DOCS = Path(__file__).parents[4] / "docs" / "integrations.md"
+DOCS = Path(__file__).parents[4] / "docs"
 TOOL = Caller("tool", Role.OPERATOR, credential="token")
 
 
@@ -85,7 +85,9 @@ def test_what_an_officer_keeps_goes_to_the_ledger() -> None:
     own["scope"] = "client"
     extensions = {"flower-unlearning": own}
     body = erasure("mine", submitted_time="2026-02-28T23:30:00-08:00", extensions=extensions)
-    given = read_document(opendsr.ErasureRequest, json.dumps(body).encode()).new_request(TOOL).particulars
+    given = (
+        read_document(erasure_request.ErasureRequest, json.dumps(body).encode()).new_request(TOOL).particulars
+    )
     assert given == Particulars(
         received_on=date(2026, 2, 28),
         due_on=date(2026, 3, 20),
@@ -97,14 +99,16 @@ def test_what_an_officer_keeps_goes_to_the_ledger() -> None:
 
 def test_the_example_of_curl_is_a_request() -> None:
     """As the page shows it: some samples of a client."""
-    [example] = re.findall(r"--json '(\{.*?\n\})'", DOCS.read_text(), re.DOTALL)
-    new = read_document(opendsr.ErasureRequest, example.encode()).new_request(TOOL)
+    [example] = re.findall(
+        r"--json '(\{.*?\n\})'", (DOCS / "how-to-connect-a-privacy-tool.md").read_text(), re.DOTALL
+    )
+    new = read_document(erasure_request.ErasureRequest, example.encode()).new_request(TOOL)
     assert new.target == Target(Granularity.SAMPLE, "hospital-0", frozenset({"patient-4711"}))
 
 
 def test_the_connector_of_fides_sends_a_request() -> None:
     """Its body, with what Fides puts into it: its own id, a date without a time, settings and an identity."""
-    [text] = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    [text] = re.findall(r"```yaml\n(.*?)```", (DOCS / "how-to-connect-fides.md").read_text(), re.DOTALL)
     config = yaml.safe_load(text)["saas_config"]
     body: str = config["endpoints"][0]["requests"]["delete"]["body"]
     given = {
@@ -117,7 +121,7 @@ def test_the_connector_of_fides_sends_a_request() -> None:
         assert f"<{name}>" in body
         body = body.replace(f"<{name}>", value)
     json.loads(body)
-    asked = read_document(opendsr.ErasureRequest, body.encode()).new_request(TOOL)
+    asked = read_document(erasure_request.ErasureRequest, body.encode()).new_request(TOOL)
     assert asked.idempotency_key == f"opendsr:{given['privacy_request_id']}"
     assert list(asked.target.sample_ids) == ["patient-4711"]
     parameters = {item["name"] for item in config["connector_params"]}

@@ -11,6 +11,8 @@ from benchmarks.settings_tables import FILES
 from strategies.settings.run_config import RunSettings, local_seed
 from tests.raising import refuses
 from unlearning.errors import ConfigurationError
+from unlearning.local_training import LocalTraining
+from unlearning.training import TrainingSettings
 
 
 def test_every_error_is_reported_at_once_with_what_is_allowed():
@@ -64,9 +66,10 @@ def test_docs_and_defaults_are_those_of_the_definitions(path):
 
 
 def test_docs_explain_every_setting():
-    """docs/configuration.md has a row for each, with its default and a sentence."""
-    text = (Path(__file__).parents[4] / "docs" / "configuration.md").read_text(encoding="utf-8")
-    rows = re.findall(r"(?m)^\| `([a-z0-9-]+)` \| \S+ \| .+ \|$", text)
+    """docs/reference-settings.md has a row for each, with its default and a sentence."""
+    text = (Path(__file__).parents[4] / "docs" / "reference-settings.md").read_text(encoding="utf-8")
+    of_a_run, _, _ = text.partition("\n## Retention")
+    rows = re.findall(r"(?m)^\| `([a-z0-9-]+)` \| \S+ \| .+ \|$", of_a_run)
     assert sorted(rows) == sorted(RunSettings().to_run_config())
 
 
@@ -99,3 +102,12 @@ def test_local_seeds_differ_by_client_and_round_and_are_stable():
     seeds = {local_seed(0, client, number) for client in ("0", "1") for number in (1, 2)}
     assert len(seeds) == 4
     assert local_seed(0, "3", 7) == local_seed(0, "3", 7)
+
+
+def test_a_run_sets_nothing_of_training_by_a_name_that_means_something_else():
+    """Settings reach training by name: what methods alone set there has no name of a run's setting."""
+    of_methods = {item.name for item in fields(TrainingSettings)} - {
+        item.name for item in fields(LocalTraining)
+    }
+    assert of_methods & {item.name for item in fields(RunSettings)} == {"seed"}
+    assert RunSettings().training(1).clip_norm == 0

@@ -8,7 +8,8 @@ from server.operations.federation_toml import FederationFile
 from server.operations.flower_control import FlowerControl, flower_environment
 from server.operations.starting import Submission
 from server.state_directory.ledger_address import FILE_VARIABLE, VARIABLE, ledger_of_run, ledger_url
-from strategies.settings.run_config import RunSettings, secrets_in
+from strategies.settings.groups import secrets_in
+from strategies.settings.run_config import RunSettings
 from tests.programs import run_program
 from tests.raising import refuses
 from unlearning.errors import ConfigurationError

@@ -92,6 +92,7 @@ def test_a_leavers_model_is_not_in_the_mean(federation: Federation, before: Trai
     assert measure_row(federation, federation.network(starts=starts), forgets) == expected
 
 
+@pytest.mark.slow
 def test_a_sequence_asks_three_times_and_is_drawn(
     federation: Federation, before: Trained, tmp_path: Path
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_sequence_asks_three_times_and_is_drawn(
     assert (tmp_path / "drawn.png").exists()
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_without_computing_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

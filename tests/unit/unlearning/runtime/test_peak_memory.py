@@ -128,9 +128,9 @@ def memory_of_training(federation: InProcessFederation, number: int) -> int:
 def test_a_client_says_what_its_own_work_took(federation, process, monkeypatch):
     """Its next answer has a figure of its own."""
 
-    def wasteful(*arguments: object) -> Trained:
+    def wasteful(*arguments: object, **kept: object) -> Trained:
         process.takes_much()
-        return train(*arguments)  # type: ignore[arg-type]
+        return train(*arguments, **kept)  # type: ignore[arg-type]
 
     begun = federation()
     with monkeypatch.context() as patch:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+from tests.raising import raises
 from unlearning.curvature.gradients import fisher_diagonal, gradient
 from unlearning.curvature.kinds import CurvatureKind
 from unlearning.curvature.products import CurvatureProduct
@@ -16,7 +17,7 @@ from unlearning.evaluation import evaluate
 from unlearning.requests import Forget
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.sources import Loading
-from unlearning.tasks.task import Examples, forgotten_mask, join, unknown_ids
+from unlearning.tasks.task import Examples, forgotten_mask, join, numbered, unknown_ids
 from unlearning.training import TrainingSettings, initial_parameters, train
 from unlearning.verification.observations import observe_model
 
@@ -182,3 +183,13 @@ def test_as_many_ids_as_examples():
     """The sentence has both numbers."""
     with pytest.raises(DataError):
         Examples.from_dataset(Pictures(), np.array(["a", "b"]))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "code"),
+    [(PIXELS, "no-tensor"), ([1.0] * COUNT, "no-tensor"), ({"a": torch.ones(COUNT - 1)}, "")],
+)
+def test_inputs_that_are_no_tensors_or_too_few_are_refused(inputs, code):
+    """Before anything reads them."""
+    with raises(DataError, code):
+        Examples(inputs, torch.as_tensor(LABELS), numbered(COUNT))

@@ -13,8 +13,9 @@ from unlearning.parameters import flatten
 from unlearning.tasks.losses import classification_measures, cross_entropy
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings, train
+from unlearning.verification.figures import FALL_OF_CONFIDENCE, MIA_U, RISE_OF_LOSS
 from unlearning.verification.observations import Details, Observations, Outputs, merge, observe_model
-from unlearning.verification.standard_attacks import ATTACKS, MIA_U, attack_figures
+from unlearning.verification.standard_attacks import ATTACKS, attack_figures
 from unlearning.verification.verdict import Finding, verdict
 
 
@@ -95,6 +96,9 @@ def test_the_change_is_compared_example_by_example():
     assert notes == []
     assert figures[MIA_U].auc.value == 0.625
     assert (figures[MIA_U].num_forgotten, figures[MIA_U].called) == (2, None)
+    # of class 0: the forgotten fall by 0 and 1, the others by 0 and -0.1, so (½ + 1 + 2) / 4; losses order them alike
+    assert figures[FALL_OF_CONFIDENCE].auc.value == 0.875
+    assert figures[RISE_OF_LOSS].auc.value == 0.875
 
 
 def test_without_posteriors_the_attack_on_the_change_says_so():

@@ -5,8 +5,9 @@ import pytest
 from scipy.special import expit
 
 from unlearning.errors import DataError
+from unlearning.verification.figures import LEARNT_MIA_U
 from unlearning.verification.observations import Details, Observations, Outputs
-from unlearning.verification.optional_attacks import LEARNT_MIA_U, learnt_mia_u
+from unlearning.verification.optional_attacks import learnt_mia_u
 
 
 def observed(logits, handles, labels=None, posteriors=None) -> Observations:

@@ -7,14 +7,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from unlearning.errors import DataError
-from unlearning.verification.discrimination import (
-    Estimate,
-    auc,
-    discriminate,
-    effective_size,
-    share,
-    tpr_at_fpr,
-)
+from unlearning.verification.discrimination import auc, discriminate, effective_size, share, tpr_at_fpr
+from unlearning.verification.figures import Estimate
 
 
 def values(*numbers: float):

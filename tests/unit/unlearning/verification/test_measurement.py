@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from unlearning.runtime.json_codec import from_plain, to_plain
-from unlearning.verification.measurement import Measurement, SetMeasure, measure
+from unlearning.verification.figures import Measurement, SetMeasure
+from unlearning.verification.measurement import measure
 from unlearning.verification.observations import Details, Observations
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from unlearning.errors import DataError
-from unlearning.verification.mia_u import Construction, construct, judge
+from unlearning.verification.figures import Construction
+from unlearning.verification.mia_u import construct, judge
 
 BEFORE = np.array([[0.2, 0.7, 0.1]])
 AFTER = np.array([[0.5, 0.4, 0.1]])

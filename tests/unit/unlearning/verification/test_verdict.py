@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from unlearning.verification.attack_result import AttackFigure
-from unlearning.verification.discrimination import Estimate, discriminate
+from unlearning.verification.discrimination import discriminate
+from unlearning.verification.figures import AttackFigure, Estimate
 from unlearning.verification.verdict import Finding, is_enough, least_auc, verdict
 
 

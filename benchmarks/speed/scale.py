@@ -1,0 +1,296 @@
+"""What a round costs by the model's size, beside training: processor time and memory, at the server and at a site.
+
+    python -m benchmarks.speed.scale --output docs/results/scale
+
+A process for the server and one for each site, with the program's own two halves of a session between them: composing,
+streams, checks, mean and checkpoint at the server, the whole handler at a site. There is no SuperLink, which carries
+one invitation to a site and nothing of a round, no ledger, and no test set. The model is a perceptron on digits.
+
+All that is not training is set beside a *raw copy*: the processor seconds that the same bytes take over a bare loopback
+socket to another process and back, both ends together. A run that was stopped goes on with what its JSON lacks.
+"""
+
+import json
+import math
+import os
+import platform
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import chain, pairwise
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import typer
+from flwr.app import Context, Message, RecordDict
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.supercore.task_identity import TaskIdentity
+from torch import nn
+
+import client.handlers
+from benchmarks.local_layout import free_ports
+from benchmarks.speed.large_data import Peak
+from benchmarks.tables import table, write
+from client.app import clients_in_process
+from client.last_answer import LastAnswer
+from client.site_work import SiteLoader
+from server.federation.checkpoints import CheckpointStore
+from server.federation.state import FederationState
+from strategies import built_in
+from strategies.exchange import exchange
+from strategies.fedavg import FedAvg
+from strategies.in_process_grid import InProcessGrid
+from strategies.messages import SESSION, TRAIN, model_record
+from strategies.sessions.endpoint import Endpoint
+from strategies.sessions.session_grid import SessionGrid
+from unlearning.runtime.spool import make_spool
+from unlearning.training import initial_parameters
+
+WARM_UP, ROUNDS, COPIES = 2, 5, 5
+CELLS = [f"{size}x{clients}" for size in (100_000, 1_000_000, 11_000_000) for clients in (3, 10)]
+HEADINGS = (
+    *("parameters", "clients", "s a round", "a client's training, s", "raw copy, s a client"),
+    *("server, s a client", "of it exchange", "mean and checks", "checkpoint", "× raw copy"),
+    *("site, s", "of it keeping the answer", "× raw copy"),
+    *("server, MB more", "2.5 models + 64 MB a stream", "site, MB more", "5 models + 64 MB", "load average"),
+)
+MB = 1e6
+_PARAMETERS = "SCALE_PARAMETERS"
+
+Configuration = Mapping[str, Any]
+
+
+def perceptron(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Return two equally wide hidden layers that have nearly as many parameters as the environment says."""
+    inputs, wanted = math.prod(input_shape), int(os.environ[_PARAMETERS])
+    half = (inputs + num_classes + 2) / 2
+    width = round(math.sqrt(half * half + wanted) - half)
+    hidden = (nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
+    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(width, num_classes))
+
+
+def main(
+    output: Annotated[Path, typer.Option(help="Where the figures go, without suffix.")],
+    cell: Annotated[list[str], typer.Option(help="PARAMETERSxCLIENTS, once for each.")] = CELLS,
+) -> None:
+    """Measure each cell that is not there yet, and write the page after each."""
+    kept = output.with_name(output.name + ".json")
+    found: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    found.pop("provenance", None)
+    for name in [name for name in cell if name not in found]:
+        found[name] = measure(*map(int, name.split("x")))
+        write_page(output, found)
+    write_page(output, found)
+
+
+def measure(parameters: int, clients: int) -> dict[str, Any]:
+    """Return the medians over the rounds of a federation of `clients` with a model of about `parameters`."""
+    os.environ[_PARAMETERS] = str(parameters)
+    load, raw = os.getloadavg()[0], raw_copy_s(4 * parameters)
+    with TemporaryDirectory() as name, Peak() as peak:
+        config = {
+            "dataset": "digits",
+            "model": "benchmarks.speed.scale:perceptron",
+            "num-clients": clients,
+            "transport": "session",
+            "session-address": f"127.0.0.1:{free_ports(1)[0]}",
+        }
+        with _sites(Path(name), clients, config) as (grid, pipes):
+            rounds = _rounds(Path(name), grid, config)
+        sites = [pipe.recv() for pipe in pipes]
+    trained = median(chain(*(one["training"][WARM_UP:] for one in sites)))
+    busy = median(after - before for one in sites for before, after in pairwise(one["busy"][WARM_UP:]))
+    return {
+        **{part: median(one[part] for one in rounds) for part in rounds[0]},
+        "raw": raw,
+        "training": trained,
+        "site": busy - trained,
+        "keeping": median(chain(*(one["keeping"][WARM_UP:] for one in sites))),
+        "server_bytes": peak.own,
+        "site_bytes": max(one["memory"] for one in sites),
+        "load": load,
+    }
+
+
+def _rounds(directory: Path, grid: InProcessGrid, config: Configuration) -> list[dict[str, float]]:
+    """Return the seconds of each round that counts: of the wall, and of this process by part."""
+    settings = built_in.SOURCE.read(config)
+    fedavg = FedAvg(built_in.SOURCE.task(settings), settings.run)
+    endpoint = Endpoint.from_settings(settings.run)
+    assert endpoint is not None, "the address is given"
+    sessions = SessionGrid(grid, endpoint, always=True, spool=make_spool(directory / "arriving"))
+    checkpoints = CheckpointStore(directory / "checkpoints")
+    state, found = FederationState(parameters=initial_parameters(fedavg.task, settings.run.seed)), []
+    with sessions.session():
+        for number in range(1, WARM_UP + ROUNDS + 1):
+            one, state = _round(fedavg, sessions, checkpoints, replace(state, round=number))
+            found.append(one)
+        sessions.close()
+    return found[WARM_UP:]
+
+
+def _round(
+    fedavg: FedAvg, grid: SessionGrid, checkpoints: CheckpointStore, state: FederationState
+) -> tuple[dict[str, float], FederationState]:
+    """Carry out a round as the live loop does, without ledger and test set; return its seconds and what came of it."""
+    marks, began = [time.process_time()], time.perf_counter()
+    messages = fedavg.train_messages(state.round, model_record(state.parameters), grid)
+    done = exchange(grid, messages, timeout_s=3600.0)
+    marks.append(time.process_time())
+    outcome = fedavg.aggregate(state.round, done.messages.values())
+    marks.append(time.process_time())
+    assert outcome.model is not None, done.failures
+    assert len(outcome.participants) == fedavg.settings.num_clients, outcome.refused
+    state = replace(state, parameters=outcome.model)
+    checkpoints.save(state, token=1)
+    marks.append(time.process_time())
+    seconds = [after - before for before, after in pairwise(marks)]
+    parts = dict(zip(("exchange", "mean", "checkpoint"), seconds, strict=True))
+    return {"round": time.perf_counter() - began, "server": sum(seconds), **parts}, state
+
+
+class _Grid(InProcessGrid):
+    """Invites each node's process through a pipe, and answers who it is in its place."""
+
+    pipes: Mapping[int, Connection]
+
+    def _carry(self, message_id: str, message: Message) -> None:
+        if message.metadata.message_type != SESSION:
+            super()._carry(message_id, message)
+            return
+        self.pipes[message.metadata.dst_node_id].send_bytes(message_to_proto(message).SerializeToString())
+
+
+@contextmanager
+def _sites(
+    directory: Path, clients: int, config: Configuration
+) -> Iterator[tuple[_Grid, Sequence[Connection]]]:
+    """Start a process for each site; yields the grid that reaches them, and where each reports at its end."""
+    spawn = get_context("spawn")
+    ours, theirs = zip(*(spawn.Pipe() for _ in range(clients)), strict=True)
+    nodes = [
+        {"partition-id": number, "num-partitions": clients, "state-dir": str(directory / f"site-{number}")}
+        for number in range(clients)
+    ]
+    processes = [
+        spawn.Process(target=_site, args=(pipe, node, config), daemon=True)
+        for pipe, node in zip(theirs, nodes, strict=True)
+    ]
+    for process in processes:
+        process.start()
+    for pipe in ours:
+        pipe.recv()  # its libraries are imported
+    grid = _Grid(clients_in_process(), nodes, config)
+    grid.pipes = dict(zip(grid.contexts, ours, strict=True))
+    yield grid, ours
+    for process in processes:
+        process.join()
+
+
+def _site(pipe: Connection, node: Configuration, config: Configuration) -> None:
+    """Attend one session; report processor seconds at each message, those of training and keeping, and the memory."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+    context = Context(
+        run_id=1, node_id=1, node_config=dict(node), state=RecordDict(), run_config=dict(config)
+    )
+    found: dict[str, Any] = {"training": [], "keeping": [], "busy": []}
+    handlers, own = client.handlers.IN_SESSIONS, vars(client.handlers)
+    handlers[TRAIN] = _timed(handlers[TRAIN], [], found["busy"])
+    own["train_prepared"] = _timed(own["train_prepared"], found["training"], [])
+    LastAnswer.keep = _timed(LastAnswer.keep, found["keeping"], [])  # type: ignore[method-assign]  # for the clock
+    pipe.send("ready")
+    with Peak() as peak:
+        invitation = message_from_proto(ProtoMessage.FromString(pipe.recv_bytes()))
+        client.handlers.handle_session(invitation, context, SiteLoader(built_in.SOURCE, built_in.load_site))
+    pipe.send({**found, "busy": [*found["busy"], time.process_time()], "memory": peak.own})
+
+
+def _timed(call: Callable[..., Any], seconds: list[float], begins: list[float]) -> Callable[..., Any]:
+    """Return the call with a clock: seconds of this thread's processor, and the process's when it began."""
+
+    def timed(*arguments: Any, **named: Any) -> Any:
+        begins.append(time.process_time())
+        began = time.thread_time()
+        try:
+            return call(*arguments, **named)
+        finally:
+            seconds.append(time.thread_time() - began)
+
+    return timed
+
+
+def raw_copy_s(num_bytes: int) -> float:
+    """Return the median processor seconds of both ends, of `COPIES`, for so many bytes over loopback and back."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        echo = get_context("spawn").Process(target=_echo, args=(server.getsockname()[1], num_bytes))
+        echo.start()
+        content, taken = bytearray(num_bytes), []
+        connection, _ = server.accept()
+        with connection:
+            for _ in range(COPIES):
+                began = time.process_time()
+                connection.sendall(content)
+                _receive(connection, memoryview(content))
+                taken.append(time.process_time() - began)
+            with connection.makefile() as rest:
+                theirs = json.load(rest)
+        echo.join()
+    return median(map(sum, zip(taken, theirs, strict=True)))
+
+
+def _echo(port: int, num_bytes: int) -> None:
+    content, taken = bytearray(num_bytes), []
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        for _ in range(COPIES):
+            began = time.process_time()
+            _receive(connection, memoryview(content))
+            connection.sendall(content)
+            taken.append(time.process_time() - began)
+        connection.sendall(json.dumps(taken).encode())
+
+
+def _receive(connection: socket.socket, into: memoryview) -> None:
+    while into:
+        into = into[connection.recv_into(into) :]
+
+
+def write_page(output: Path, found: Mapping[str, Any]) -> None:
+    """Write the table of all cells that were measured."""
+    cells = sorted((tuple(map(int, name.split("x"))), one) for name, one in found.items())
+    smallest = {clients: one for (_, clients), one in reversed(cells)}
+    rows = [_row(parameters, clients, one, smallest[clients]) for (parameters, clients), one in cells]
+    lines = ["# A round by the model's size", "", *table(HEADINGS, rows), ""]
+    lines.append(
+        f"{os.cpu_count()} cores, {platform.machine()}, shared with other programs where the load average says so. "
+        f"What is not in the table was not run. Medians of {ROUNDS} rounds and {COPIES} raw copies. Seconds are of "
+        "processors, of a raw copy both ends'; those of a round are of the wall's clock, which other programs make "
+        "longer. Memory is a process's own at most, without pages of files, beyond what it has with the smallest "
+        f"model: {min(one['server_bytes'] for _, one in cells) / MB:.0f} MB and more, PyTorch's nearly all. Beside it "
+        "is what it may be; of the five models at a site two are PyTorch's, the parameters and their gradients."
+    )
+    write(output, lines, found)
+
+
+def _row(parameters: int, clients: int, one: Configuration, smallest: Configuration) -> list[object]:
+    model = 4 * parameters / MB
+    more = [(one[kind] - smallest[kind]) / MB for kind in ("server_bytes", "site_bytes")]
+    memory = [(more[0], 2.5 * model + 64 * clients), (more[1], 5 * model + 64)]
+    server = [one[part] / clients for part in ("server", "exchange", "mean", "checkpoint")]
+    return [
+        *(f"{parameters:,}", clients, f"{one['round']:.2f}", f"{one['training']:.3f}", f"{one['raw']:.4f}"),
+        *(*(f"{seconds:.3f}" for seconds in server), f"{server[0] / one['raw']:.1f}"),
+        *(f"{one['site']:.3f}", f"{one['keeping']:.3f}", f"{one['site'] / one['raw']:.1f}"),
+        *(f"{figure:,.0f}" if one is not smallest else "–" for pair in memory for figure in pair),
+        f"{one['load']:.0f}",
+    ]
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,5 @@
+"""`python -m benchmarks.user_apps`."""
+
+from benchmarks.user_apps.table import main
+
+main()

@@ -1,0 +1,1 @@
+from strategies.in_process_grid import *

@@ -1,0 +1,1 @@
+from unlearning.local import *

@@ -1,0 +1,1 @@
+from unlearning.methods.registry import *

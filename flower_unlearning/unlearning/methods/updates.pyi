@@ -1,0 +1,1 @@
+from unlearning.methods.updates import *

@@ -1,0 +1,1 @@
+from unlearning.testing import *

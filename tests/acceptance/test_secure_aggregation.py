@@ -1,0 +1,305 @@
+"""Rounds and deletions of which the server learns sums only, in a whole federation in this process."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from flwr.app import Message
+
+from server.requests.planning import plan
+from server.service.method_descriptions import describe_methods
+from strategies.in_process_grid import InProcessGrid
+from strategies.joint_exchange import MEASURE_TOO
+from strategies.messages import (
+    MEASURE,
+    SECURE,
+    SESSION,
+    TRAIN,
+    UNLEARN,
+    WHOAMI,
+    told_values,
+    with_content,
+    with_values,
+)
+from tests.deletion_service import free_port
+from tests.federation import SMALL, InProcessFederation
+from tests.sessions import ThreadedGrid
+from unlearning.errors import ConfigurationError, UnsupportedRequest
+from unlearning.methods.registry import METHODS
+from unlearning.requests import Granularity, Target
+
+SECURE_RUN: Mapping[str, Any] = {
+    **SMALL,
+    "num_clients": 4,
+    "secure_aggregation": True,
+    "threshold": 0.5,
+    "attack_samples": 1000,
+    "rounds": 1,
+}
+WORK = {TRAIN, UNLEARN, MEASURE}
+
+
+class RecordingGrid(InProcessGrid):
+    """Keeps what clients answered to work, and lets a test stop the server at a stage."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.answers: list[tuple[str, Message]] = []
+        self.stop_at = ""
+
+    def _answer(self, message: Message) -> Message:
+        kind = message.metadata.message_type
+        secure = told_values(message.content).get(SECURE) or {}
+        if self.stop_at and self.stop_at == secure.get("stage", "mask" if secure else ""):
+            raise KeyboardInterrupt  # as a kill: nothing is written any more
+        reply = super()._answer(message)
+        if kind in WORK:
+            self.answers.append((kind, reply))
+        return reply
+
+
+class SessionGrid(RecordingGrid, ThreadedGrid):
+    """Carries sessions in threads of this process."""
+
+
+class SecureFederation(InProcessFederation):
+    """Clients with keys and rosters of their own."""
+
+    kind_of_grid = RecordingGrid
+    grid: RecordingGrid
+
+    def new_grid(self) -> InProcessGrid:
+        grid = super().new_grid()
+        roster = self.directory / "roster"
+        roster.mkdir(exist_ok=True)
+        for context in grid.contexts.values():
+            name = str(context.node_config["client-id"])
+            path = self.directory / f"key-{name}.pem"
+            if not path.exists():
+                write_keys(path, roster / f"{name}.pem")
+            context.node_config |= {"secure-key": str(path), "secure-roster": str(roster)}
+        return grid
+
+
+def write_keys(private: Path, public: Path) -> None:
+    key = Ed25519PrivateKey.generate()
+    form = serialization.PrivateFormat.PKCS8
+    private.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    public.write_bytes(
+        key.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    )
+
+
+@contextmanager
+def federation(directory: Path, **settings: Any) -> Iterator[SecureFederation]:
+    made = SecureFederation(directory, {**SECURE_RUN, **settings})
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_a_round_of_sums_is_the_plain_round(tmp_path: Path) -> None:
+    """The same model up to fixed point, and nothing but masked vectors has come."""
+    with (
+        federation(tmp_path / "secure") as secure,
+        federation(tmp_path / "plain", secure_aggregation=False) as plain,
+    ):
+        np.testing.assert_allclose(secure.run().parameters, plain.run().parameters, atol=1e-6)
+        for kind, reply in secure.grid.answers:
+            assert kind == TRAIN
+            assert set(reply.content) == {"arrays", "config"}
+            assert reply.content.array_records["arrays"]["vector"].dtype == "uint64"
+            assert set(told_values(reply.content)) == {"protocol-version"}
+        assert first_round(secure)["secure"] == {"in_sum": 4, "clipped": 0}
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        pytest.param("puf-regular", Target(Granularity.CLIENT, "1"), marks=pytest.mark.slow),
+        ("puf-regular", Target(Granularity.SAMPLE, "1", sample_ids=frozenset({"chosen later"}))),
+        pytest.param("retrain", Target(Granularity.CLIENT, "1"), marks=pytest.mark.slow),
+        pytest.param("not", Target(Granularity.CLIENT, "1"), marks=pytest.mark.slow),
+        pytest.param("natural", Target(Granularity.CLIENT, "1"), marks=pytest.mark.slow),
+        pytest.param("newton-cg", Target(Granularity.CLIENT, "1"), marks=pytest.mark.slow),
+    ],
+)
+def test_a_deletion_of_sums_is_the_plain_deletion(tmp_path: Path, method: str, target: Target) -> None:
+    """Unlearned, measured and recovered; the report has the same figures up to fixed point and bins."""
+    found = []
+    for name, is_secure in (("secure", True), ("plain", False)):
+        with federation(tmp_path / name, secure_aggregation=is_secure) as run:
+            run.run()
+            wanted = some_samples(run) if target.granularity is Granularity.SAMPLE else target
+            well_conditioned = {"damping": 0.05} if method == "newton-cg" else {}
+            done = run.forget(wanted, method, rounds=1, **well_conditioned)
+            state = run.checkpoint()
+            assert state is not None
+            found.append((state.parameters, run.report(done.id)["measurements"]))
+            assert not is_secure or all(
+                set(reply.content) == {"arrays", "config"} for _, reply in run.grid.answers
+            )
+    np.testing.assert_allclose(found[0][0], found[1][0], atol=1e-4)
+    for secure, plain in zip(found[0][1], found[1][1], strict=True):
+        for name in ("retained", "forgotten"):
+            assert secure[name]["num_examples"] == plain[name]["num_examples"]
+            assert secure[name]["loss"] == pytest.approx(plain[name]["loss"], abs=1e-3)
+        assert secure["attacks"]["yeom"] == pytest.approx(plain["attacks"]["yeom"], abs=0.1)
+
+
+def first_round(run: SecureFederation) -> Mapping[str, Any]:
+    return next(iter(run.ledger.all_rounds())).metrics
+
+
+def some_samples(run: SecureFederation) -> Target:
+    path = run.directory / "clients" / "1" / "sample-ids"
+    return Target(Granularity.SAMPLE, "1", sample_ids=frozenset(path.read_text().split()[:6]))
+
+
+def test_methods_that_need_single_answers_are_refused_with_an_alternative(tmp_path: Path) -> None:
+    """At admission; and settings that keep single updates, before the run."""
+    with federation(tmp_path) as run:
+        run.run()
+        with pytest.raises(UnsupportedRequest, check=lambda exc: exc.code == "needs-single-answers"):
+            run.file(Target(Granularity.CLIENT, "1"), "puf-special")
+    with pytest.raises(ConfigurationError, match="prepare"), federation(tmp_path / "b", prepare="pga"):
+        pass
+
+
+def test_the_plan_and_the_list_of_methods_say_for_which_sums_suffice(tmp_path: Path) -> None:
+    """The plan recommends one of them; `methods` names the need of every other."""
+    with federation(tmp_path) as run:
+        run.run()
+        found = plan(run.ledger, Target(Granularity.CLIENT, "1"), now=datetime.now(UTC))
+    sums = {name for name, method in METHODS.items() if method.info.sums_suffice}
+    refused = {item.method for item in found.methods if "sees sums only" in item.refusal}
+    assert refused == set(METHODS) - sums
+    assert found.recommended in sums
+    described = {item.name for item in describe_methods(None) if "single clients' answers" in str(item.needs)}
+    assert described == refused
+
+
+@pytest.mark.parametrize("stage", ["share", "mask", "confirm", "unmask"])
+def test_a_round_in_which_the_server_died_is_never_answered_again(tmp_path: Path, stage: str) -> None:
+    """It is given up, and the federation goes on with the next one."""
+    with federation(tmp_path) as run:
+        run.grid.stop_at = stage
+        with pytest.raises(KeyboardInterrupt):
+            run.run(rounds=2)
+        run.grid.stop_at = ""
+        seen = len(run.grid.answers)
+        run.run(rounds=2)
+        rounds = {one.round: one.metrics for one in run.ledger.all_rounds()}
+        answered_before = stage in ("confirm", "unmask")
+        assert ("secure" in rounds[1]) is not answered_before
+        assert rounds[2]["secure"]["in_sum"] == 4
+        assert not answered_before or len(run.grid.answers) == seen + 4
+
+
+def test_a_client_that_is_gone_in_the_middle_of_a_round_is_left_out(tmp_path: Path) -> None:
+    """Its masks are taken out with shares of its mask key."""
+    with federation(tmp_path) as run:
+        run.grid.broken = {run.node("2")}  # answers queries only, so it shares its secrets and never masks
+        run.run()
+        metrics = first_round(run)
+        assert metrics["secure"]["in_sum"] == 3
+        assert "2" in metrics["failed"]
+
+
+def test_too_few_clients_give_up_the_round_and_reveal_nothing(tmp_path: Path) -> None:
+    """No client has sent a vector, as each looked at the list of participants itself."""
+    with federation(tmp_path, rounds=2) as run:
+        run.grid.offline = {run.node("2"), run.node("3")}
+        with pytest.raises(Exception, match="are needed"):
+            run.run()
+        assert not run.grid.answers
+
+
+def test_a_site_that_demands_it_answers_nothing_in_the_clear(tmp_path: Path) -> None:
+    """Neither work nor questions after its samples."""
+    with federation(tmp_path, secure_aggregation=False) as run:
+        run.grid.contexts[run.node("1")].node_config["require-secure-aggregation"] = True
+        run.run()
+        assert "require-secure-aggregation" in first_round(run)["failed"]["1"]
+        answers = [reply for _, reply in run.grid.answers if reply.metadata.src_node_id == run.node("1")]
+        assert all(not reply.content.array_records for reply in answers)
+
+
+def test_a_site_without_keys_takes_no_part(tmp_path: Path) -> None:
+    """It says what to configure."""
+    with federation(tmp_path) as run:
+        del run.grid.contexts[run.node("1")].node_config["secure-key"]
+        run.run()
+        metrics = first_round(run)
+        assert metrics["secure"]["in_sum"] == 3
+        assert "secure-key" in metrics["failed"]["1"]
+
+
+def test_over_sessions_it_is_the_same_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One code path for both ways that messages go: every stage is carried by the streams."""
+    monkeypatch.setattr(SecureFederation, "kind_of_grid", SessionGrid)
+    with federation(tmp_path / "a", transport="session", session_address=f"127.0.0.1:{free_port()}") as run:
+        over_sessions = run.run()
+        kinds = {message.metadata.message_type for message in run.grid.sent}
+    with federation(tmp_path / "b") as run:
+        np.testing.assert_array_equal(over_sessions.parameters, run.run().parameters)
+    assert kinds == {WHOAMI, SESSION}
+
+
+@pytest.mark.slow
+def test_a_solve_of_sums_over_sessions_is_the_one_over_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit: each of its many exchanges is a round of secure aggregation of its own."""
+    found = []
+    for kind in (SessionGrid, RecordingGrid):
+        monkeypatch.setattr(SecureFederation, "kind_of_grid", kind)
+        address = {"session_address": f"127.0.0.1:{free_port()}"} if kind is SessionGrid else {}
+        with federation(tmp_path / kind.__name__, **address) as run:
+            run.run()
+            quick = {"damping": 0.05, "iterations": 3, "precondition": False}
+            run.forget(Target(Granularity.CLIENT, "1"), "newton-cg", rounds=1, **quick)
+            state = run.checkpoint()
+            assert state is not None
+            found.append(state.parameters)
+            kinds = [message.metadata.message_type for message in run.grid.sent]
+            assert (SESSION in kinds) == (kind is SessionGrid)
+            assert (UNLEARN in kinds) == (kind is RecordingGrid)
+    np.testing.assert_array_equal(*found)
+
+
+def test_work_under_masks_carries_no_measurement_in_the_clear(tmp_path: Path) -> None:
+    """A server that asks for both in one message gets neither."""
+    with federation(tmp_path) as run:
+        run.run()
+        message = next(
+            one
+            for one in run.grid.sent
+            if SECURE in told_values(one.content) and one.metadata.message_type == TRAIN
+        )
+        both = with_values(message.content, {MEASURE_TOO: {"forget": {}, "samples": 5}})
+        run.grid.push_messages([with_content(message, both)])
+        _, reply = run.grid.answers[-1]
+        assert not reply.content.array_records
+        assert "do not go together" in told_values(reply.content)["error"]
+
+
+def test_the_report_says_that_only_sums_were_seen(tmp_path: Path) -> None:
+    """With the sizes of cohorts and the threshold."""
+    with federation(tmp_path) as run:
+        run.run()
+        done = run.forget(Target(Granularity.CLIENT, "1"), "not", rounds=1)
+        report = run.report(done.id)
+        assert any(
+            "sums only, over 3 to 3 clients" in text and "50%" in text for text in report["not_measured"]
+        )
+        assert report["measurements"][0]["forgotten"]["num_examples"] > 0

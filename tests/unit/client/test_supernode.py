@@ -1,0 +1,52 @@
+"""A SuperNode that the server refuses is started again, with what is known of the reason."""
+
+import logging
+
+from client.supernode import LET_IN_S, _until_let_in
+
+
+class Runs:
+    """SuperNodes that run for given times and end with given statuses, on a clock of their own."""
+
+    def __init__(self, *ends: tuple[float, int]) -> None:
+        self.ends = list(ends)
+        self.now = 0.0
+
+    def run_once(self) -> int:
+        lived_s, status = self.ends.pop(0)
+        self.now += lived_s
+        return status
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def until_let_in(self) -> int:
+        return _until_let_in(self.run_once, clock=lambda: self.now, sleep=self.sleep)
+
+
+def test_it_is_tried_again_until_it_is_let_in(caplog):
+    """With a sentence that says what Flower's does not; then its end is the program's."""
+    runs = Runs((3.0, 1), (3.0, 1), (500.0, 0))
+    with caplog.at_level(logging.WARNING):
+        assert runs.until_let_in() == 0
+    assert runs.ends == []
+    assert len(caplog.messages) == 2
+    assert "or its key is not registered" in caplog.messages[0]
+
+
+def test_a_key_that_is_refused_for_longer_than_a_lease_is_said_to_be_not_registered(caplog):
+    """At growing pauses, five minutes at most; until the operator registers it again."""
+    runs = Runs(*[(4.0, 1)] * 15, (500.0, 0))
+    with caplog.at_level(logging.WARNING):
+        assert runs.until_let_in() == 0
+    texts = caplog.messages
+    assert ["its key is not registered at the server" in text for text in texts] == [False] * 7 + [True] * 8
+    pauses = [float(text.split("again in ")[1].split(" s")[0]) for text in texts]
+    assert pauses == [5] * 7 + [10, 20, 40, 80, 160, 300, 300, 300]
+
+
+def test_what_ends_after_it_was_let_in_is_not_started_again():
+    """Nor what was asked to end."""
+    assert Runs((LET_IN_S, 1)).until_let_in() == 1
+    assert Runs((1.0, 0)).until_let_in() == 0
+    assert Runs((1.0, -9)).until_let_in() == -9

@@ -1,0 +1,185 @@
+"""Training with differential privacy for single clients: a round's noisy mean, and what all rounds hide together.
+
+    S clip norm   z noise multiplier   q sampling probability   N expected clients   k size of a group
+
+    every client takes part with probability q, by itself and drawn in secret
+    θ ← θ + (Σ_i Π_S(Δ_i) + z S ξ) / (q N)          ξ ~ N(0, I), Π_S the projection to the ball of radius S
+
+What a client answers, or whether it does, changes the sum by at most S and nothing else: all weigh the same and q N is
+fixed. So the models of all rounds are as hard to tell from those of rounds to which it added zero as a composition of
+(sampled) Gaussian mechanisms of z. Of a group of k clients j ~ Binomial(k, q) take part, which add at most j S: a
+mixture of Gaussians, of which nothing is lost to the general rule for groups. What is made of the models afterwards
+cannot undo it.
+
+Source: McMahan, Ramage, Talwar, Zhang, Learning Differentially Private Recurrent Language Models (2018), Algorithm 1
+with fixed denominators; Ganesh, Tight Group-Level DP Guarantees for DP-SGD with Sampling via Mixture of Gaussians
+Mechanisms (2024). The accountant is Google's `dp-accounting` (privacy loss distributions), which rounds upwards.
+"""
+
+import importlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, reduce
+from typing import Any
+
+import numpy as np
+import scipy  # its parts are imported at their first use
+
+from unlearning.certified.noise import add_noise
+from unlearning.certified.noisy_steps import project
+from unlearning.certified.secret_noise import KeyedNormal, derived_key
+from unlearning.errors import ConfigurationError
+from unlearning.parameters import Vector, content_hash
+
+_INTERVAL = 5e-3
+"""The grid of privacy losses: at 1,000 rounds ε is at most 1 % above that on a ten times finer one."""
+_LARGEST_NOISE = 1e4
+_MOST_ROUNDS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivateRounds:
+    """A number of rounds with the same noise: z, q of the module's legend, and how many."""
+
+    noise_multiplier: float
+    sampling: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivateMean:
+    """Makes a round's model of clients' updates.
+
+    expected_clients: N. key: what sampling and noise are derived from, so that a round done again has the same ones.
+    """
+
+    clip_norm: float
+    noise_multiplier: float
+    sampling: float
+    expected_clients: int
+    key: bytes = field(repr=False)
+
+    def takes_part(self, client: str, number: int) -> bool:
+        """Tell whether a client takes part in the round of this number."""
+        drawn = int.from_bytes(derived_key(self.key, "sample", str(number), client)[:8], "big")
+        return self.sampling >= 1 or drawn < self.sampling * 2**64
+
+    def model(self, before: Vector, updates: Iterable[Vector], number: int) -> Vector:
+        """Return the model (d,) after the round of this number, in the type of `before`.
+
+        updates: of each client (d,), in the order of their ids; there may be none. One that is not finite is zero.
+        """
+        start, clean = before.astype(np.float64), np.zeros(before.shape)
+        for update in updates:
+            if np.isfinite(update).all():
+                clean += project(update.astype(np.float64), self.clip_norm)
+        sigma = self.noise_multiplier * self.clip_norm
+        what = (str(number), content_hash(before), content_hash(clean), float(sigma).hex())
+        noisy = add_noise(clean, sigma, KeyedNormal(derived_key(self.key, "noise", *what)))
+        made: Vector = (start + noisy / (self.sampling * self.expected_clients)).astype(before.dtype)
+        return made
+
+
+def require_accountant() -> Any:
+    """Return the module `dp_accounting`.
+
+    Raises:
+        ConfigurationError: it is not installed.
+    """
+    try:
+        return importlib.import_module("dp_accounting")
+    except ImportError as exc:
+        raise ConfigurationError(
+            [
+                "privacy: nothing counts (ε, δ) without dp-accounting. Install it on the server: "
+                "pip install 'flower-unlearning[privacy]'."
+            ]
+        ) from exc
+
+
+def spent_epsilon(rounds: Sequence[PrivateRounds], *, delta: float, group: int = 1) -> float:
+    """Return the ε at `delta` of all rounds together, for any `group` clients; infinite where nothing is hidden.
+
+    Raises:
+        ConfigurationError: the accountant is not installed.
+    """
+    return _spent(tuple(one for one in rounds if one.count), delta, group)
+
+
+@lru_cache(maxsize=64)
+def _spent(rounds: tuple[PrivateRounds, ...], delta: float, group: int) -> float:
+    accounting = require_accountant()
+    if not rounds or not group:
+        return 0.0
+    if any(one.noise_multiplier <= 0 for one in rounds):
+        return math.inf
+    if all(one.sampling >= 1 for one in rounds):
+        ratio = group * math.sqrt(sum(one.count / one.noise_multiplier**2 for one in rounds))
+        return float(accounting.get_epsilon_gaussian(1 / ratio, delta))
+    losses = [_loss(one.noise_multiplier, one.sampling, group).self_compose(one.count) for one in rounds]
+    return float(reduce(lambda first, other: first.compose(other), losses).get_epsilon_for_delta(delta))
+
+
+def least_noise_multiplier(rounds: PrivateRounds, *, epsilon: float, delta: float) -> float:
+    """Return the least z, rounded up by at most a thousandth, with which rounds like these keep (ε, δ).
+
+    Raises:
+        ConfigurationError: the accountant is not installed, or no noise is enough.
+    """
+
+    def keeps(noise: float) -> bool:
+        return spent_epsilon([replace(rounds, noise_multiplier=noise)], delta=delta) <= epsilon
+
+    high = 0.25
+    while not keeps(high):
+        high *= 2
+        if high > _LARGEST_NOISE:
+            raise ConfigurationError(
+                [f"privacy-epsilon: no noise keeps ε = {epsilon:g} over {rounds.count:,} rounds."]
+            )
+    low = high / 2
+    while high > low * 1.001:
+        middle = (low + high) / 2
+        low, high = (low, middle) if keeps(middle) else (middle, high)
+    return high
+
+
+def most_rounds(
+    rounds: PrivateRounds, *, epsilon: float, delta: float, earlier: Sequence[PrivateRounds] = ()
+) -> int:
+    """Return how many rounds like these keep (ε, δ) after `earlier` ones.
+
+    Raises:
+        ConfigurationError: the accountant is not installed.
+    """
+
+    def keeps(count: int) -> bool:
+        return spent_epsilon([*earlier, replace(rounds, count=count)], delta=delta) <= epsilon
+
+    if not keeps(1):
+        return 0
+    low, high = 1, 2
+    while high < _MOST_ROUNDS and keeps(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if keeps(middle) else (low, middle)
+    return low
+
+
+@lru_cache(maxsize=64)
+def _loss(noise_multiplier: float, sampling: float, group: int) -> Any:
+    """Return the distribution of one round's privacy loss; clients' zero updates are its neighbours."""
+    distributions = importlib.import_module("dp_accounting.pld.privacy_loss_distribution")
+    if sampling >= 1:
+        return distributions.from_gaussian_mechanism(
+            noise_multiplier / group, value_discretization_interval=_INTERVAL
+        )
+    sizes = np.arange(group + 1)
+    return distributions.from_mixture_gaussian_mechanism(
+        noise_multiplier,
+        sizes.astype(float).tolist(),
+        scipy.stats.binom.pmf(sizes, group, sampling).tolist(),
+        value_discretization_interval=_INTERVAL,
+    )

@@ -1,0 +1,54 @@
+"""Files for numbers on their way: written once as they arrive, read through a memory map, gone with their last reader.
+
+They have no name, so no other process finds one and no crash leaves one behind. What is read of them is the operating
+system's to keep in memory or not.
+"""
+
+import mmap
+import shutil
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from unlearning.runtime.durable_files import make_private
+
+
+class SpoolFile:
+    """A file in `directory` that bytes are added to.
+
+    Raises:
+        OSError: the directory cannot be written to, now or later.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._file = TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115 - `mapped` closes it
+        self._size = 0
+
+    def __del__(self) -> None:
+        if "_file" in self.__dict__:  # of an answer that broke off
+            self._file.close()
+
+    def __len__(self) -> int:
+        return self._size
+
+    def extend(self, data: bytes | memoryview) -> None:
+        """Add to the file.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        self._size += len(data)
+
+    def mapped(self) -> mmap.mmap:
+        """Return all that was added, which is something; nothing can be added later."""
+        with self._file as file:
+            return mmap.mmap(file.fileno(), self._size, access=mmap.ACCESS_READ)
+
+
+def make_spool(directory: Path) -> Path:
+    """Make an empty directory for spool files: a file system that cannot do without names has some after a crash."""
+    shutil.rmtree(directory, ignore_errors=True)
+    make_private(directory)
+    return directory

@@ -1,0 +1,69 @@
+"""What examples must be whatever the task: a federation's clients check an app's, and the library those of every site.
+
+What must fit the task is in `unlearning.task_contract`.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unlearning.errors import DataError
+from unlearning.requests import ID_RULE, is_id
+from unlearning.tasks.sources import TensorSource
+from unlearning.tasks.task import Examples
+
+
+def check_examples(examples: Examples, where: str) -> None:
+    """Refuse examples that cannot be named or learnt from, whatever the task; `where` begins the sentence.
+
+    Inputs behind a Dataset or in memory-mapped files are not read, but for the first.
+
+    Raises:
+        DataError: an id is no text or is shared, or inputs are no tensors or not finite.
+    """
+    if len(examples):  # NumPy makes numbers of no ids
+        _check_ids(examples, where)
+        _check_inputs(examples, where)
+
+
+def _check_ids(examples: Examples, where: str) -> None:
+    ids = examples.ids
+    if not isinstance(ids, np.ndarray) or ids.ndim != 1 or (ids.size and ids.dtype.kind != "U"):
+        kind = f"{ids.dtype} {ids.shape}" if isinstance(ids, np.ndarray) else type(ids).__name__
+        _refuse(
+            "malformed-id",
+            f"{where} must give ids as one array of texts (n,), got {kind}: use ids.astype(str).",
+        )
+    if wrong := [name for name in ids.tolist() if not is_id(name)]:
+        _refuse("malformed-id", f"{where} has the id {wrong[0][:40]!r}; {ID_RULE}.")
+    if len(set(ids.tolist())) < len(ids):
+        repeated, count = Counter(ids.tolist()).most_common(1)[0]
+        _refuse(
+            "repeated-id", f"{where} must give each example an id of its own, got {repeated!r} {count} times."
+        )
+
+
+def _check_inputs(examples: Examples, where: str) -> None:
+    in_memory = isinstance(examples.source, TensorSource)
+    inputs, targets = examples.batch(slice(None) if in_memory else slice(0, 1))
+    parts = inputs.values() if isinstance(inputs, Mapping) else [inputs]
+    if not all(isinstance(part, Tensor) for part in [*parts, targets]):
+        _refuse("no-tensors", f"{where} must give tensors; Examples.from_arrays takes NumPy's arrays.")
+    if not all(_is_finite(part) for part in parts):
+        _refuse("not-finite", f"{where} has inputs that are not finite. Replace them.")
+
+
+def _is_finite(values: Tensor) -> bool:
+    if not values.is_floating_point():
+        return True
+    return bool(
+        torch.isfinite(values.sum()) or torch.isfinite(values).all()
+    )  # a sum is quick and may overflow
+
+
+def _refuse(code: str, sentence: str) -> NoReturn:
+    raise DataError(sentence, code=code)

@@ -5,12 +5,16 @@ per-example values. A low share says that this attack finds little, not that not
 a share is best read beside that of a model retrained without the examples.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.svm import SVC
 
 from unlearning.errors import DataError
 from unlearning.verification.thresholds import AttackResult, Values
+
+if TYPE_CHECKING:
+    from sklearn.svm import SVC
 
 SVM_PENALTY = 3.0
 
@@ -44,14 +48,16 @@ def confidence_attack(retained: Values, test: Values, forget: Values, *, seed: i
     )
 
 
-def _fit(members: Values, others: Values) -> SVC:
+def _fit(members: Values, others: Values) -> "SVC":
+    from sklearn.svm import SVC  # a second to import, and only a report needs it
+
     features = np.concatenate([members, others])[:, np.newaxis]
     labels = np.repeat([1, 0], [len(members), len(others)])
     # gamma="auto" is 1 / number of features; "scale" would follow the spread of each stage's values
     return SVC(C=SVM_PENALTY, kernel="rbf", gamma="auto").fit(features, labels)
 
 
-def _is_member(classifier: SVC, confidences: Values) -> NDArray[np.bool_]:
+def _is_member(classifier: "SVC", confidences: Values) -> NDArray[np.bool_]:
     answer: NDArray[np.bool_] = classifier.predict(confidences[:, np.newaxis]) == 1
     return answer
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.ensemble import RandomForestClassifier
 
 from unlearning.errors import DataError
 from unlearning.verification.figures import Construction
@@ -85,6 +84,8 @@ def judge(
             f"MIA-U needs four examples of each kind at least, got {len(features[0])} deleted ones and "
             f"{len(features[1])} others."
         )
+    from sklearn.ensemble import RandomForestClassifier  # a second to import
+
     generator = np.random.default_rng(seed)
     orders = [generator.permutation(len(part)) for part in features]
     known, asked = [], []

@@ -37,7 +37,7 @@ DURABLE_STEPS = (
     "stride",
     [
         pytest.param(29, id="some"),
-        pytest.param(1, id="every", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+        pytest.param(1, id="every", marks=[pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]),
     ],
 )
 def test_a_kill_at_any_write_changes_nothing_in_the_end(federation, monkeypatch, stride):

@@ -344,7 +344,7 @@ MUTATIONS = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     where=st.sampled_from(["npy", "header", "json", "kind"]),
     changes=MUTATIONS,

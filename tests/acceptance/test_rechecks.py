@@ -125,7 +125,10 @@ def test_a_reopened_request_is_carried_out_again_and_its_first_certificate_stays
 
 @pytest.mark.parametrize(
     ("first", "stride"),
-    [pytest.param(22, 7, id="some"), pytest.param(1, 1, id="every", marks=pytest.mark.slow)],
+    [
+        pytest.param(22, 7, id="some"),
+        pytest.param(1, 1, id="every", marks=[pytest.mark.slow, pytest.mark.long]),
+    ],
 )
 def test_a_kill_at_any_write_leaves_one_recheck_of_each_number(federation, monkeypatch, first, stride):
     """Right before and after the events of two rechecks and the checkpoints around them."""

@@ -247,6 +247,7 @@ def test_a_whole_experiment_runs_and_goes_on_where_it_stopped(tmp_path, ran):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_parts_side_by_side_give_the_rows_of_one_after_the_other(tmp_path):
     """Three at a time in one seed wait for each other's federations and train none of them twice."""
     text = TINY.replace("methods: [", "methods: [{method: sisa, prepare: sisa}, ")
@@ -487,6 +488,7 @@ def test_a_round_in_which_every_client_fails_ends_the_bench(tmp_path, monkeypatc
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_client_whose_code_raises_ends_the_bench(tmp_path, monkeypatch):
     """There is no row without it; and with it they are those of a bench in which nothing happened."""
     experiment = read(tmp_path, TINY.replace("natural, puf-special,", "{method: puf-special}, newton-cg,"))

@@ -86,6 +86,7 @@ def test_a_whole_run_sets_each_method_beside_the_oracles_and_goes_on(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_oracles_against_oracles_are_at_the_floor_and_the_original_is_far_from_it(tmp_path):
     """Fifteen of each: the floor is that of any two sets of one distribution; the Original knows what was forgotten."""
     experiment = read(tmp_path, KNOWING)

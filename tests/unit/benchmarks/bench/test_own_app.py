@@ -113,6 +113,7 @@ def test_the_list_comes_as_data_too() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_own_runs_are_written_where_plans_read_them(ward: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three seeds of the app's own data: three cases, with date and seeds, and no other page.
 

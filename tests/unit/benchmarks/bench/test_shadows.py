@@ -173,6 +173,7 @@ def test_one_pair_is_trained_unlearned_and_kept(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_retrained_shadows_are_at_chance_and_those_before_the_deletion_are_far_from_it(tmp_path):
     """Negative: federations without either half. Positive: those that know the half by heart which each of them had."""
     experiment = read(tmp_path, HALVES)

@@ -76,6 +76,7 @@ def test_the_interval_covers_where_the_percentile_bootstrap_does_not():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("ties", [False, True], ids=["continuous", "ties"])
 @pytest.mark.parametrize("spread", [1.0, 2.0], ids=["alike", "unequal"])
 @pytest.mark.parametrize("auc", [0.5, 0.75, 0.9, 0.96, 0.99])

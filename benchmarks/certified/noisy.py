@@ -35,6 +35,11 @@ CASES = {
         TrainingSettings(learning_rate=0.05, batch_size=10, epochs=4),
         15,
     ),
+    "small CNN, CIFAR-10": (
+        TaskSettings(dataset="cifar10", model="small-cnn"),
+        TrainingSettings(learning_rate=0.05, batch_size=10, epochs=2),
+        15,
+    ),
 }
 """Task, local training, and rounds before the deletion; after it as many."""
 EPSILONS = (1.0, 3.0, 8.0)

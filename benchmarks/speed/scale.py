@@ -1,6 +1,7 @@
 """What a round costs by the model's size, beside training: processor time and memory, at the server and at a site.
 
     python -m benchmarks.speed.scale --output docs/results/scale
+    python -m benchmarks.speed.scale --output docs/results/scale-gpu --cell 11000000x3 --cell 100000000x3
 
 A process for the server and one for each site, with the program's own two halves of a session between them: composing,
 streams, checks, mean and checkpoint at the server, the whole handler at a site. There is no SuperLink, which carries
@@ -17,6 +18,7 @@ import platform
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, pairwise
@@ -27,6 +29,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
+import torch
 import typer
 from flwr.app import Context, Message, RecordDict
 from flwr.common.serde import message_from_proto, message_to_proto
@@ -84,10 +87,21 @@ def main(
     kept = output.with_name(output.name + ".json")
     found: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     found.pop("provenance", None)
+    if found.setdefault("machine", _machine()) != _machine():
+        raise typer.BadParameter(
+            f"{kept} has figures of another machine ({found['machine']}). Write to another page."
+        )
     for name in [name for name in cell if name not in found]:
-        found[name] = measure(*map(int, name.split("x")))
+        # In a process of its own: what an earlier cell gave back, the process may still hold.
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+            found[name] = fresh.submit(measure, *map(int, name.split("x"))).result()
         write_page(output, found)
     write_page(output, found)
+
+
+def _machine() -> str:
+    accelerator = torch.cuda.get_device_name() if torch.cuda.is_available() else "no accelerator"
+    return f"{os.cpu_count()} cores, {platform.machine()}, {accelerator}"
 
 
 def measure(parameters: int, clients: int) -> dict[str, Any]:
@@ -263,31 +277,39 @@ def _receive(connection: socket.socket, into: memoryview) -> None:
 
 def write_page(output: Path, found: Mapping[str, Any]) -> None:
     """Write the table of all cells that were measured."""
-    cells = sorted((tuple(map(int, name.split("x"))), one) for name, one in found.items())
+    cells = sorted(
+        (tuple(map(int, name.split("x"))), one) for name, one in found.items() if name != "machine"
+    )
+    least = min(one["server_bytes"] for _, one in cells if one["server_bytes"])
     smallest = {clients: one for (_, clients), one in reversed(cells)}
     rows = [_row(parameters, clients, one, smallest[clients]) for (parameters, clients), one in cells]
     lines = ["# A round by the model's size", "", *table(HEADINGS, rows), ""]
     lines.append(
-        f"{os.cpu_count()} cores, {platform.machine()}, shared with other programs where the load average says so. "
+        f"{found['machine']}; shared with other programs where the load average says so. "
         f"What is not in the table was not run. Medians of {ROUNDS} rounds and {COPIES} raw copies. Seconds are of "
         "processors, of a raw copy both ends'; those of a round are of the wall's clock, which other programs make "
         "longer. Memory is a process's own at most, without pages of files, beyond what it has with the smallest "
-        f"model: {min(one['server_bytes'] for _, one in cells) / MB:.0f} MB and more, PyTorch's nearly all. Beside it "
-        "is what it may be; of the five models at a site two are PyTorch's, the parameters and their gradients."
+        f"model: {least / MB:.0f} MB and more, PyTorch's nearly all; –: it is the smallest, or was not measured. "
+        "Beside it is what it may be; of the five models at a site two are PyTorch's, the parameters and "
+        "their gradients."
     )
     write(output, lines, found)
 
 
 def _row(parameters: int, clients: int, one: Configuration, smallest: Configuration) -> list[object]:
     model = 4 * parameters / MB
-    more = [(one[kind] - smallest[kind]) / MB for kind in ("server_bytes", "site_bytes")]
+    more = [(one[kind] or 0) / MB - smallest[kind] / MB for kind in ("server_bytes", "site_bytes")]
     memory = [(more[0], 2.5 * model + 64 * clients), (more[1], 5 * model + 64)]
     server = [one[part] / clients for part in ("server", "exchange", "mean", "checkpoint")]
     return [
         *(f"{parameters:,}", clients, f"{one['round']:.2f}", f"{one['training']:.3f}", f"{one['raw']:.4f}"),
         *(*(f"{seconds:.3f}" for seconds in server), f"{server[0] / one['raw']:.1f}"),
         *(f"{one['site']:.3f}", f"{one['keeping']:.3f}", f"{one['site'] / one['raw']:.1f}"),
-        *(f"{figure:,.0f}" if one is not smallest else "–" for pair in memory for figure in pair),
+        *(
+            f"{figure:,.0f}" if one is not smallest and figure > 0 else "–"
+            for pair in memory
+            for figure in pair
+        ),
         f"{one['load']:.0f}",
     ]
 

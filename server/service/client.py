@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["DeletionService"]
-DEFAULT_TIMEOUT_S = 30.0
+DEFAULT_TIMEOUT_S = 60.0
+"""The first plan or filing waits until the service has a process with PyTorch: seconds, on a busy machine many."""
 # Of sample ids in one message: half of the service's default limit.
 _PART_BYTES = 512 * 1024
 # Between the parts of a plan, so that the longest list stays below the service's calls a second.

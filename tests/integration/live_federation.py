@@ -90,7 +90,7 @@ class LiveFederation:
         self.run_id = 0
         self.filed: dict[str, Target] = {}
         self.ledger = Ledger.open(self._created(self.deployment.layout.ledger_url))
-        self.service = DeletionClient(self.deployment.layout.deletion_address)
+        self.service = DeletionClient(self.deployment.layout.deletion_address, timeout_s=WAIT_S)
 
     # --- what people do
 
@@ -235,7 +235,7 @@ def forget(
     layout = deployment.layout
     with (
         closing(Ledger.open(layout.ledger_url)) as ledger,
-        DeletionClient(layout.deletion_address, tls) as service,
+        DeletionClient(layout.deletion_address, tls, timeout_s=WAIT_S) as service,
     ):
         deployment.wait_until(
             lambda: len(list(ledger.all_rounds())) >= after_rounds, WAIT_S, f"{after_rounds} rounds are done"

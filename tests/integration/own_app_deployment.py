@@ -69,7 +69,7 @@ def deploy(directory: Path, app_dir: Path, transport: str) -> Path:
         ledger = Ledger.open(layout.ledger_url)
         deployment.wait_until(lambda: len(list(ledger.all_rounds())) >= 2, WAIT_S, "two rounds are over")
         print(f"two rounds after {time.monotonic() - started:.0f} s", file=sys.stderr)
-        service = DeletionClient(layout.deletion_address)
+        service = DeletionClient(layout.deletion_address, timeout_s=WAIT_S)
         request = service.submit(Target(Granularity.CLIENT, "1"), method="puf-special", idempotency_key="")
         deployment.wait_until(
             lambda: not ledger.requests.get(request.id).is_open, WAIT_S, "the deletion is completed"

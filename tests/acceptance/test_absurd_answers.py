@@ -65,6 +65,7 @@ def deleted(
 @pytest.mark.parametrize(
     "method", slow_but(("sisa",), [name for name in METHODS if name != "retrain"])
 )  # which is below
+@pytest.mark.slow
 def test_an_absurd_answer_is_left_out_as_an_absent_one(federation, method):
     """It is named in the round's record and in the report, and nothing else differs."""
     forge = million_times_from_the_model if method == "sisa" else million_times
@@ -81,6 +82,7 @@ def test_an_absurd_answer_is_left_out_as_an_absent_one(federation, method):
     assert HOSTILE not in report["unlearning"]["participants"]
 
 
+@pytest.mark.slow
 def test_a_target_that_keeps_a_part_is_compared_where_it_trains_on_that_as_the_others_do(federation):
     """All clients are targets of a class; retraining asks them for what they keep only."""
     target = Target(Granularity.CLASS, class_label=3)

@@ -134,6 +134,7 @@ def test_what_a_restore_undoes_is_carried_out_again_in_its_order(one, backup_of_
     }
 
 
+@pytest.mark.slow
 def test_on_a_new_machine_certificates_say_what_is_carried_out_again(federation, one, tmp_path):
     """In its order and with its days; a person decides again, and files what needs ids that are in no list."""
     open_then = one.file(client("2"))
@@ -179,6 +180,7 @@ def test_certificates_of_what_the_backup_knows_change_nothing(federation, tmp_pa
 
 
 @pytest.mark.parametrize("kept", ["the ledger", "certificates"])
+@pytest.mark.slow
 def test_what_was_approved_and_is_undone_runs_only_with_the_approvals_that_it_needs(
     federation, tmp_path, kept
 ):
@@ -215,6 +217,7 @@ def test_what_was_approved_and_is_undone_runs_only_with_the_approvals_that_it_ne
         assert restored.ledger.rounds()[-1].metrics["participants"] == ["0", "1"]
 
 
+@pytest.mark.slow
 def test_a_request_that_failed_then_and_was_carried_out_since_is_tried_again(one, tmp_path):
     """The restored ledger knows it, as failed."""
     request = one.file(client("2"))

@@ -195,6 +195,7 @@ def test_a_refused_run_leaves_the_state_directory_as_it_was(federation):
     assert [since.first_round for since in one.checkpoint().settings] == [1, 3]
 
 
+@pytest.mark.slow
 def test_a_certificate_of_noise_speaks_of_all_rounds(federation):
     """A weight decay that came with a restart makes no earlier loss strongly convex."""
     one = federation(**{**ONE, "dtype": "float64"}, prepare="hf-online")

@@ -49,6 +49,7 @@ def test_the_conversion_is_at_most_fifteen_lines(conversion: str) -> None:
     assert len(re.findall(r"(?m)^\+(?!\+\+).+", conversion)) <= 15
 
 
+@pytest.mark.slow
 def test_the_app_before_the_conversion_learns(app_dir: Path, conversion: str) -> None:
     """It is the page's diff taken back, a plain Flower app."""
     subprocess.run(["patch", "-R", "-p1", "-s"], input=conversion.encode(), cwd=app_dir, check=True)

@@ -70,7 +70,7 @@ def test_a_failure_says_that_an_answer_counts_too_many_examples(federation):
     assert "client 1: It counts 1,000,000,000 examples, max-client-examples allows 1,000." in reason
 
 
-@pytest.mark.parametrize("count", [10**9, 0.5])
+@pytest.mark.parametrize("count", [pytest.param(10**9, marks=pytest.mark.slow), 0.5])
 def test_the_second_count_of_hf_kcu_is_bounded_too(federation, count):
     """How much a client says to retain weighs its step as much as what it says to forget."""
 

@@ -80,6 +80,7 @@ def honest_score(tmp_path_factory) -> float:
         pulling(9, 3, constant),
     ],
 )
+@pytest.mark.slow
 def test_one_client_of_ten_does_not_keep_the_others_from_learning(federation, honest_score, forge):
     """After 15 rounds the model is nearly as good as where the client is honest."""
     one = federation(**TEN)
@@ -119,6 +120,7 @@ def test_a_round_is_committed_without_the_one_client_that_spoils_it(federation):
     assert content_hash(state.parameters) == content_hash(other.run(rounds=9).parameters)
 
 
+@pytest.mark.slow
 def test_a_client_that_spoils_rounds_again_is_left_out_for_longer(federation):
     """For 3, 6 and 12 rounds, whatever is restarted in between; meanwhile the others learn."""
     one = federation(**SPOILING)
@@ -159,6 +161,7 @@ def test_a_deletion_gets_through_without_the_client_that_pulls_away(federation, 
     assert list(one.report(request.id)["unlearning"]["findings"][finding]) == [HOSTILE]
 
 
+@pytest.mark.slow
 def test_honest_clients_with_other_labels_train_as_without_the_bound(federation):
     """To the bit: some of five are over the bound, and do no harm."""
     odd = {**FIVE, "partition": "dirichlet", "alpha": 0.5, "max_examples": 0, "rounds": 8}

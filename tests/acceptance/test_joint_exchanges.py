@@ -162,6 +162,7 @@ def test_a_client_of_an_earlier_version_trains_and_its_missing_measurement_is_na
     assert "carries no measurement" in " ".join(report["measurements"][1]["not_measured"])
 
 
+@pytest.mark.slow
 def test_costs_are_those_of_the_two_halves(federation, monkeypatch):
     """Recovery's and unlearning's bytes are as if nothing were measured; measuring costs less than by itself."""
     joint, apart = joint_and_apart(federation, monkeypatch, client("2"), "puf-regular")

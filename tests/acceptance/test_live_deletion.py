@@ -34,6 +34,7 @@ def waits(monkeypatch) -> list[float]:
     return waits
 
 
+@pytest.mark.slow
 def test_rounds_keep_their_pace_and_a_request_does_not_wait_for_the_next(federation, monkeypatch, waits):
     """A round begins at the end of the interval; a deletion that is filed meanwhile is carried out at once."""
 
@@ -52,6 +53,7 @@ def test_rounds_keep_their_pace_and_a_request_does_not_wait_for_the_next(federat
 
 
 @pytest.mark.usefixtures("waits")
+@pytest.mark.slow
 def test_waiting_for_the_next_round_announces_nothing(federation, monkeypatch):
     """To announce a privacy account costs a write to the ledger; a wait of a minute has three hundred looks."""
     announced: list[int] = []
@@ -121,6 +123,7 @@ def test_a_class_is_forgotten_on_every_client(federation):
     assert scores[-1] < 0.1
 
 
+@pytest.mark.slow
 def test_recovery_from_a_class_is_judged_by_the_other_classes(federation):
     """Over all classes no model that has forgotten one is as good as before, and one that knows it all is too soon."""
     one = federation(rounds=8, recovery_max_rounds=12, recovery_tolerance=0.05)
@@ -136,6 +139,7 @@ def test_recovery_from_a_class_is_judged_by_the_other_classes(federation):
     assert report["recovery"]["target_score"] > recovered
 
 
+@pytest.mark.slow
 def test_a_forgotten_client_is_not_asked_about_a_class(federation):
     """It has left: a later deletion sends it no model to measure or to train."""
     one = federation()
@@ -203,6 +207,7 @@ def test_a_failed_attempt_leaves_the_model_as_it_was_and_is_tried_again(federati
     assert trained_on(one, "2", num_sent) == []
 
 
+@pytest.mark.slow
 def test_after_the_last_attempt_a_request_has_failed_and_can_be_retried(federation):
     """A training round comes between two attempts; after `max-attempts` of them somebody must look."""
     one = federation(max_attempts=2)
@@ -249,6 +254,7 @@ def test_a_client_files_a_request_at_its_own_site(federation, named):
     assert answered["answer"] == "r-000001 is completed. Its report: flower-unlearn report r-000001"
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_model(federation):
     """Two federations with the same settings end with equal bits, through an unlearning round too."""
     settings = {"requests": "at=1 client=2 method=puf-regular", **SMALL}

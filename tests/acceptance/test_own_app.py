@@ -90,6 +90,7 @@ def logged(caplog, monkeypatch) -> pytest.LogCaptureFixture:
     return caplog
 
 
+@pytest.mark.slow
 def test_own_training_on_a_frozen_backbone_with_data_in_files(tmp_path):
     """The head's 82 numbers are all that travels; what is asked for is forgotten; the report names the task."""
     apps = Apps(tmp_path)

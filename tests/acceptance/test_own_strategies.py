@@ -290,6 +290,7 @@ def test_what_no_checkpoint_can_hold_ends_the_run_in_its_first_round(tmp_path):
         (lambda _: Compressing(), "sends other arrays than the model"),
     ],
 )
+@pytest.mark.slow
 def test_a_strategy_that_makes_no_model_in_the_first_round_ends_the_run(tmp_path, strategy, said):
     """Later it may be the fault of an answer: the round is not committed, and the federation goes on."""
     with pytest.raises(AppError, match=said):

@@ -116,6 +116,7 @@ def asked(method: str, prepare: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("method", "prepare"), PREPARED_QUICKLY)
+@pytest.mark.slow
 def test_two_deletions_one_after_the_other_with_restarts_between(federation, undisturbed, method, prepare):
     """What is kept outlives all processes, and nothing is kept of the forgotten on either side.
 

@@ -86,6 +86,7 @@ def test_the_budget_is_used_up_by_all_deletions_together_and_the_bound_is_proven
     assert first["spent_epsilon"] < second["spent_epsilon"] < 1
 
 
+@pytest.mark.slow
 def test_a_deletion_that_the_gate_held_after_recovery_leaves_the_next_one_certified(trained, monkeypatch):
     """Its release is counted; the records go back with the model, so the chain of models is whole."""
     one = trained(recovery_max_rounds=1)
@@ -276,6 +277,7 @@ def test_with_rounds_that_were_not_recorded_even_zero_is_not_certified(trained):
     assert "something moved it of which there is no record" in found["statement"]
 
 
+@pytest.mark.slow
 def test_what_is_set_after_training_does_not_change_what_is_proven_of_it(trained):
     """Another weight decay, feature norm or learning rate from now on: Δ is that of the rounds as they were."""
     found = []

@@ -59,6 +59,7 @@ def test_what_was_forgotten_while_a_request_waited_is_answered_by_that_deletion(
     assert [past.deletions for past in past_deletions(one.ledger).values()] == [1]
 
 
+@pytest.mark.slow
 def test_a_deletion_waits_for_others_until_there_are_enough_or_the_first_has_waited_long_enough(federation):
     """Nor does it take more than `batch-max`."""
     one = federation(**SMALL, rounds=1, min_deletions_together=2, batch_window_s=60, batch_max=2)

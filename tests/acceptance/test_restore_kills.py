@@ -61,6 +61,7 @@ OLD = {"settings.json": "now", "later.json": "now", "reports/r-000001/report.jso
 NEW = {"settings.json": "then", "reports/r-000001/report.json": "then"}
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_step_leaves_the_old_or_the_new_or_a_named_state(places, tmp_path, killer):
     """Before and after each change of a file; the same command finishes what was begun."""
     state, url = places

@@ -90,6 +90,7 @@ def test_newton_cg_asks_everyone_where_a_share_of_the_clients_trains_in_a_round(
     assert gap(state.parameters, "client") < 0.15 * gap(federation().original, "client")
 
 
+@pytest.mark.slow
 def test_the_corrected_step_of_hf_kcu_has_no_forgotten_client_in_its_denominator(tmp_path):
     """n_u/(n − n_u) of those that are left: with client 1 forgotten earlier n is that of 0, 2, 3 and 4."""
     counts = {client: len(examples) for client, examples in federation().clients.items()}
@@ -147,12 +148,14 @@ def test_the_preconditioner_saves_iterations_and_not_accuracy():
     np.testing.assert_allclose(preconditioned.parameters, plain.parameters, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_two_newton_steps_come_closer_than_one():
     """Quadratic convergence to the retrained model."""
     two = solved("client", newton_steps=2)
     assert gap(two.parameters, "client") < 0.1 * gap(solved("client").parameters, "client")
 
 
+@pytest.mark.slow
 def test_remove_only_agrees_with_the_default_at_a_minimum():
     """At the minimiser ∇F_R = −(n_u/n_R)(∇ℓ(D_u) + μθ), so both forms are one."""
     only = solved("sample", remove_only=True)
@@ -204,6 +207,7 @@ def test_published_hf_kcu_moves_against_the_removal_and_within_its_cap():
     assert change <= state.findings["cap on the relative change Σ w α β"] * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_the_corrected_form_moves_towards_the_retrained_model():
     """Right sign; only a rough approximation."""
     state = run_method(federation(), METHODS["hf-kcu-influence"], target("sample"))
@@ -221,6 +225,7 @@ def test_the_damping_is_reported_relative_to_the_largest_eigenvalue():
     assert found["damping relative to it"] == pytest.approx(0.1 / largest, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_newton_cg_reports_its_damping_relative_to_the_curvature_that_it_met():
     """At most the largest eigenvalue of the retained objective, and of its size."""
     _, retained = federation().split(target("client"))

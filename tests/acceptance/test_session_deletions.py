@@ -111,6 +111,7 @@ def have_the_same_iterates(over: Served) -> None:
     assert session["rounds"] == messages["rounds"]
 
 
+@pytest.mark.slow
 def test_both_transports_give_the_same_iterates(served):
     """Of the logistic model."""
     have_the_same_iterates(served)
@@ -210,6 +211,7 @@ def test_a_server_that_died_in_a_session_goes_on_in_a_new_one(make, served, monk
 
 
 @pytest.mark.parametrize("loss", [RuntimeError("killed"), Vanished()], ids=["process", "machine"])
+@pytest.mark.slow
 def test_a_client_lost_in_a_session_is_named_in_the_report(make, monkeypatch, loss):
     """The solve goes on over those that remain, whether Flower notices the loss or only the stream."""
     monkeypatch.setattr("server.app.SessionGrid", partial(SessionGrid, reconnect_s=0.3))

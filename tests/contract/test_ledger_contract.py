@@ -434,6 +434,7 @@ def started(url: str, *names: str) -> list["subprocess.Popen[str]"]:
     return processes
 
 
+@pytest.mark.slow
 def test_of_two_processes_that_file_under_one_key_at_once_one_makes_the_request(url: str) -> None:
     """Both create the ledger at once and race for 15 keys: each makes one request; no event is lost, none forks off."""
     answers = "".join(process.communicate(timeout=120)[0] for process in started(url, "a", "b")).split()

@@ -212,6 +212,7 @@ def test_a_structure_leaves_a_builders_own_modules_alone() -> None:
     assert not layer.weight.is_meta
 
 
+@pytest.mark.slow
 def test_one_place_makes_networks() -> None:
     """A second one would forget the pre-trained part: `build_model` is called in `unlearning.training` alone."""
     root = Path(unlearning.__file__).parents[1]

@@ -161,7 +161,7 @@ def test_arbitrary_bytes_get_an_orderly_answer(channel: grpc.Channel, name: str,
     assert (status is grpc.StatusCode.OK) == (message == "")
 
 
-@settings(FUZZ, max_examples=90)
+@settings(FUZZ, max_examples=30)
 @given(data=st.data())
 def test_arbitrary_messages_get_an_orderly_answer(
     channel: grpc.Channel, accepted: set[tuple[object, ...]], data: st.DataObject

@@ -29,6 +29,7 @@ def run(name: str, *arguments: str, messages_too: bool = False) -> tuple[int, st
     return done.returncode, done.stderr or ""
 
 
+@pytest.mark.slow
 def test_every_target_is_filed_although_nobody_reads_of_the_first(
     service: RunningServer, loop: LiveLoop, ledger: Ledger
 ) -> None:
@@ -51,6 +52,7 @@ def test_who_follows_a_request_ends_with_the_reader(
 @pytest.mark.parametrize(
     "name", slow_but(["flower-unlearn"], ["flower-unlearn", "flower-unlearn-site", "flower-unlearn-peer"])
 )
+@pytest.mark.slow
 def test_every_program_ends_in_silence(name: str) -> None:
     """With the status that it has with a reader."""
     assert run(name, "--help") == (0, "")

@@ -120,5 +120,5 @@ class AnyoneDoesAnything(RuleBasedStateMachine):
         assert self._ledger.exclusions() == Exclusions().including(forgotten)
 
 
-AnyoneDoesAnything.TestCase.settings = settings(max_examples=15, stateful_step_count=30, deadline=None)
+AnyoneDoesAnything.TestCase.settings = settings(max_examples=8, stateful_step_count=30, deadline=None)
 TestAnyoneDoesAnything = AnyoneDoesAnything.TestCase

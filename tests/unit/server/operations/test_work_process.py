@@ -44,6 +44,7 @@ def test_a_process_that_was_killed_ends_its_calls_and_is_started_again(work):
     assert work.run("os:getpid") != first
 
 
+@pytest.mark.slow
 def test_a_process_without_calls_ends():
     """So that the memory is free again."""
     work = WorkProcess(idle_s=0.05)

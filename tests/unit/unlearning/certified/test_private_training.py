@@ -106,6 +106,7 @@ def divergence(epsilon: float, noise: float, sampling: float, group: int) -> flo
 
 
 @pytest.mark.parametrize("group", [1, 3])
+@pytest.mark.slow
 def test_of_a_sampled_round_the_account_is_that_of_quadrature(group: int):
     """Not below it, for then it would promise what does not hold, and at most a hundredth above."""
     found = spent_epsilon([rounds(1, 1.0, 0.2)], delta=1e-4, group=group)

@@ -23,6 +23,7 @@ def fail_to_import() -> None:
 
 
 @pytest.mark.parametrize("was_enabled", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_imports_are_not_looked_through(was_enabled):
     """And the collector is afterwards as it was, but for what it need not look through; also where an import fails."""
     before = gc.isenabled()

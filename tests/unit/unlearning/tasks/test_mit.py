@@ -51,6 +51,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_it_has_about_the_papers_number_of_parameters():
     """3.6 million with ImageNet's 1,000 classes, as PUF counts; fewer with fewer classes."""
     factory = MODELS["mit-b0"].factory
@@ -109,6 +110,7 @@ def test_an_example_has_the_same_loss_in_training():
         for kind in CurvatureKind
     ],
 )
+@pytest.mark.slow
 def test_curvature_works_on_it(kind: CurvatureKind):
     """u·Cv = v·Cu and not 0, for each kind of curvature."""
     task = make_task(COLOUR)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from server.federation.state import FederationState
 from unlearning.errors import CheckpointError, VersionMismatch
-from unlearning.runtime.archive import pack, unpack
-from unlearning.runtime.durable_files import make_private, sync_directory, write_atomically
+from unlearning.runtime.archive import pack_into, unpack
+from unlearning.runtime.durable_files import make_private, sync_directory, write_by_digest
 
 _log = getLogger(__name__)
 _NAME = re.compile(r"(\d{10})-(\d{6})-([0-9a-f]{16})\.npz")
@@ -40,10 +40,11 @@ class CheckpointStore:
         """Write `state`; when this returns it survives a crash."""
         entries = self._entries()
         sequence = max((entry.sequence for entry in entries), default=0) + 1
-        content = pack(state)
-        digest = hashlib.sha256(content).hexdigest()[:16]
-        path = self._directory / f"{sequence:010d}-{token:06d}-{digest}.npz"
-        write_atomically(path, content)
+        path = write_by_digest(
+            lambda digest: self._directory / f"{sequence:010d}-{token:06d}-{digest[:16]}.npz",
+            near=self._directory / f"{sequence:010d}.npz",
+            write=lambda file: pack_into(file, state),
+        )
         for entry in sorted(self._entries())[: -self._keep]:
             entry.path.unlink(missing_ok=True)
         return path

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Mapping
 from functools import reduce
 from operator import getitem
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 from zipfile import BadZipFile
 
 import numpy as np
@@ -34,6 +34,13 @@ _Way = tuple[str | int, ...]
 
 def pack(value: Any) -> bytes:
     """Return the bytes of a file that holds a dataclass, arrays in it included."""
+    buffer = io.BytesIO()
+    pack_into(buffer, value)
+    return buffer.getvalue()
+
+
+def pack_into(file: IO[bytes], value: Any) -> None:
+    """Write what `pack` returns to a file, without a second copy of it in memory."""
     found: list[tuple[_Way, NDArray[Any]]] = []
     plain = _lift(with_arrays(value), (), found)
     arrays: Arrays = {}
@@ -44,7 +51,7 @@ def pack(value: Any) -> bytes:
             name += "'"
         arrays[name], ways[name] = array, way
     text = json.dumps({"version": VERSION, "value": plain, "arrays": ways}).encode()
-    return pack_arrays({_JSON: np.frombuffer(text, dtype=np.uint8), **arrays})
+    np.savez(file, allow_pickle=False, **{_JSON: np.frombuffer(text, dtype=np.uint8), **arrays})
 
 
 def unpack(kind: type[_Kind], content: bytes) -> _Kind:

@@ -6,11 +6,12 @@ the owner of the directory that it is in, so that a command that root runs leave
 """
 
 import fcntl
+import hashlib
 import os
 import re
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from logging import getLogger
 from pathlib import Path
@@ -59,9 +60,41 @@ def copy_private(source: Path, destination: Path) -> None:
         shutil.copyfileobj(content, file)
 
 
+def write_by_digest(path_of: Callable[[str], Path], near: Path, write: Callable[[IO[bytes]], None]) -> Path:
+    """Write a file whose name says its content, a piece at a time: `write` puts it into a file that can seek.
+
+    path_of: the path for the SHA-256 of the content, in hex. near: any path in the same directory, for the time before
+    that is known. Returns where the file is; it is durable then.
+
+    Raises:
+        OSError: the directory cannot be written to.
+    """
+    with _partial_file(near) as file:
+        write(file)
+        _make_durable(file)
+        with partial_of(near).open("rb") as written:
+            path = path_of(hashlib.file_digest(written, "sha256").hexdigest())
+        partial_of(near).replace(path)
+    sync_directory(path.parent)
+    return path
+
+
 @contextmanager
 def _durable_file(path: Path, *, mode: int = 0o600, is_new: bool = False) -> Iterator[IO[bytes]]:
     """Give a private file beside `path` to write to, and put it there when it is durable; or leave nothing."""
+    with _partial_file(path, mode=mode) as file:
+        yield file
+        _make_durable(file)
+        if is_new:
+            os.link(partial_of(path), path)
+        else:
+            partial_of(path).replace(path)
+    sync_directory(path.parent)
+
+
+@contextmanager
+def _partial_file(path: Path, *, mode: int = 0o600) -> Iterator[IO[bytes]]:
+    """Give a private file beside `path`, which is gone afterwards unless it was moved."""
     make_private(path.parent)
     partial = partial_of(path)
     partial.unlink(missing_ok=True)  # of a process that died, or put there: a pipe, or a link to another file
@@ -70,15 +103,13 @@ def _durable_file(path: Path, *, mode: int = 0o600, is_new: bool = False) -> Ite
             give_to_owner(file.fileno(), path)
             os.fchmod(file.fileno(), mode)
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        if is_new:
-            os.link(partial, path)
-        else:
-            partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-    sync_directory(path.parent)
+
+
+def _make_durable(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def partial_of(path: Path) -> Path:

@@ -1,6 +1,9 @@
 """Checkpoints hold the whole state, are atomic and content-hashed."""
 
+import hashlib
+import tracemalloc
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -124,3 +127,18 @@ def test_a_checkpoint_of_a_newer_version_is_not_passed_over(tmp_path, monkeypatc
     with pytest.raises(VersionMismatch) as caught:
         store.newest()
     assert path.name in str(caught.value)
+
+
+def test_a_checkpoint_is_written_without_a_second_copy_of_the_model(tmp_path: Path) -> None:
+    """Memory grows by numpy's pieces of 16 MiB while it is written, and the name is the content's hash."""
+    state = FederationState(parameters=np.arange(12_000_000, dtype=np.float32))
+    store = CheckpointStore(tmp_path)
+    tracemalloc.start()
+    try:
+        path = store.save(state, token=1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < state.parameters.nbytes / 2
+    assert hashlib.sha256(path.read_bytes()).hexdigest()[:16] in path.name
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]

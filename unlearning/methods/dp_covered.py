@@ -31,7 +31,6 @@ class DpCovered(AsksNobody[MethodParameters]):
         remark='a guarantee (ε, δ) at no cost, of a federation that trains with privacy = "client"',
         several_at_once=False,
         moves_model=False,
-        sums_suffice=True,
         rests_on_training=True,
     )
 

@@ -121,7 +121,7 @@ class RunSettings(
         wrong = []
         if self.secure_aggregation:
             wrong.append(
-                "secure-aggregation: it gives up a round of too few clients, so one client more or less can change the "
+                "secure-aggregation: it abandons a round of too few clients, so one client more or less can change the "
                 "model by a whole sum, and the noise hides one client's share. Leave one of them out."
             )
         if self.prepare:

@@ -142,17 +142,17 @@ def check_eligible(
     if federation.has_local_layers and (reason := unfit_local_layers(info)):
         raise UnsupportedRequest(f"{reason} Choose another method.", code="local-layers")
     _check_aggregation(info, federation)
-    if info.rests_on_training and not federation.private_training:
-        raise UnsupportedRequest(
-            f'{info.title} needs rounds with differential privacy from the first one on (privacy = "client"), and this '
-            "federation trains without. Choose another method.",
-            code="not-private",
-        )
     if federation.secure_aggregation and not info.sums_suffice:
         raise UnsupportedRequest(
             f"{info.title} needs single clients' answers, and this federation sees sums only (secure-aggregation). "
             "Choose puf-regular, newton-cg, not, retrain or natural, for which sums suffice.",
             code="needs-single-answers",
+        )
+    if info.rests_on_training and not federation.private_training:
+        raise UnsupportedRequest(
+            f'{info.title} needs rounds with differential privacy from the first one on (privacy = "client"), and this '
+            "federation trains without. Choose another method.",
+            code="not-private",
         )
     if Need.MEAN_LOSS in info.needs and federation.couples_examples:
         raise UnsupportedRequest(

@@ -225,7 +225,7 @@ def reply_of(content: RecordDict, *, max_size: int | None = None) -> Reply:
 def failure_values(error: FlowerUnlearningError) -> Json:
     """Return the JSON of an answer that the client cannot do what it was asked; asking again may help or not."""
     is_final = isinstance(error, DataError) or error.code == MOD_REFUSED
-    return {"error": f"{type(error).__name__}: {error}", "is-final": is_final}
+    return {"error": str(error), "is-final": is_final}
 
 
 def arrays_content(arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]) -> RecordDict:

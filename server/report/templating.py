@@ -19,6 +19,7 @@ def environment(package: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters["opening"] = lambda text: text[:1].upper() + text[1:]  # `capitalize` makes "Auc" of AUC
     made.globals.update(words=words, grounds={str(ground): ground.describe() for ground in Ground})
     return made
 

@@ -214,10 +214,10 @@ def bare(settings: Settings, node_config: Mapping[str, Any]) -> Examples:
             {"make": lambda _: replace(TASK, build_model=dict)},
             "builtins.dict must return a torch.nn.modules.module.Module, got dict {}",
         ),
-        ({"make": other_backbone}, "AppError: The frozen part of the model of own pictures has the SHA-256"),
+        ({"make": other_backbone}, "The frozen part of the model of own pictures has the SHA-256"),
         (
             {"make": lambda _: replace(TASK, train=diverging)},
-            "AppError: The training function tests.acceptance.test_own_app.diverging returned the loss nan",
+            "The training function tests.acceptance.test_own_app.diverging returned the loss nan",
         ),
         (
             {"make": lambda _: replace(TASK, train=train_all)},

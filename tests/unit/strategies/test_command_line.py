@@ -1,5 +1,7 @@
 """The three programs and what they share."""
 
+from collections.abc import Iterator
+
 import click
 import pytest
 import typer
@@ -68,3 +70,17 @@ def test_each_command_has_a_panel() -> None:
     ]
     assert [one.name for one in commands if not isinstance(one.rich_help_panel, str)] == []
     assert {one.name for one in commands if isinstance(one, Printing)} >= {"list", "plan", "check"}
+
+
+def _commands(group: click.Group) -> Iterator[click.Command]:
+    for name in group.list_commands(click.Context(group)):
+        found = group.get_command(click.Context(group), name)
+        assert found is not None
+        yield from _commands(found) if isinstance(found, click.Group) else [found]
+
+
+def test_only_commands_that_print_no_data_lack_json() -> None:
+    """They run until they are stopped, or write files and say so in a sentence."""
+    groups = [typer.main.get_group(program) for program in (server, site, peer)]
+    without = [one.name for group in groups for one in _commands(group) if not isinstance(one, Printing)]
+    assert set(without) == {"console", "serve", "supervise", "demo", "setup", "node", "plant"}

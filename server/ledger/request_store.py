@@ -176,7 +176,10 @@ class Requests:
         )
 
     def outcomes(self, granularity: Granularity) -> dict[tuple[str, Outcome], int]:
-        """Return how many of the newest deletions of a granularity ended how, by method; none that others answer."""
+        """Return how many of the newest deletions of a granularity ended how, by method; none that others answer.
+
+        Of one whose records came back nothing is shown now.
+        """
         has_outcome = sa.select(_requests).where(_requests.c.outcome.is_not(None))
         table = has_outcome.order_by(_requests.c.number.desc()).limit(_NEWEST).subquery().c
         kinds = {
@@ -184,11 +187,13 @@ class Requests:
             Granularity.SAMPLE: table.num_samples > 0,
             Granularity.CLIENT: table.client_id.is_not(None) & (table.num_samples == 0),
         }
-        query = sa.select(table.method, table.outcome, sa.func.count().label("num"))
+        came_back = table.status == str(Status.REOPENED)
+        ended = sa.case((came_back, str(Outcome.NOT_SHOWN)), else_=table.outcome).label("ended")
+        query = sa.select(table.method, ended, sa.func.count().label("num"))
         query = query.where(table.attempts > 0, kinds[granularity])
         with self.database.reading() as connection:
-            rows = connection.execute(query.group_by(table.method, table.outcome))
-            return {(row.method, Outcome(row.outcome)): row.num for row in rows}
+            rows = connection.execute(query.group_by(table.method, sa.literal_column("ended")))
+            return {(row.method, Outcome(row.ended)): row.num for row in rows}
 
     def results(self, limit: int) -> list[tuple[str, Mapping[str, Any]]]:
         """Return method and result of the newest deletions that were completed; none that others answer."""

@@ -61,20 +61,22 @@ def test_a_guarantee_is_a_proven_account_that_protects(
     assert guarantee_of(account) == guarantee
 
 
-def test_a_ledger_counts_outcomes_by_method_and_granularity(sqlite_ledger) -> None:
+def test_a_ledger_counts_outcomes_by_method_and_granularity(ledger) -> None:
     """Of deletions that were carried out; and a completed request says its outcome in words."""
-    token = sqlite_ledger.acquire_fence("loop", now=NOW)
-    one = submit(sqlite_ledger, method="not")
-    advance(sqlite_ledger, one.id, Status.VERIFYING, token)
-    live_at(sqlite_ledger, token).move(one.id, Status.COMPLETED, outcome=Outcome.REDUCED)
-    other = submit(sqlite_ledger, key="2", method="not")
-    live_at(sqlite_ledger, token).move(
+    token = ledger.acquire_fence("loop", now=NOW)
+    one = submit(ledger, method="not")
+    advance(ledger, one.id, Status.VERIFYING, token)
+    live_at(ledger, token).move(one.id, Status.COMPLETED, outcome=Outcome.REDUCED)
+    other = submit(ledger, key="2", method="not")
+    live_at(ledger, token).move(
         other.id, Status.COMPLETED, outcome=Outcome.REDUCED
     )  # answered by the first
-    assert sqlite_ledger.requests.outcomes(Granularity.CLIENT) == {("not", Outcome.REDUCED): 1}
-    assert sqlite_ledger.requests.outcomes(Granularity.SAMPLE) == {}
-    assert sqlite_ledger.requests.outcomes(Granularity.CLASS) == {}
-    assert "recognises the records less" in describe_request(sqlite_ledger.requests.get(one.id))
+    assert ledger.requests.outcomes(Granularity.CLIENT) == {("not", Outcome.REDUCED): 1}
+    assert ledger.requests.outcomes(Granularity.SAMPLE) == {}
+    assert ledger.requests.outcomes(Granularity.CLASS) == {}
+    assert "recognises the records less" in describe_request(ledger.requests.get(one.id))
+    live_at(ledger, token).move(one.id, Status.REOPENED)
+    assert ledger.requests.outcomes(Granularity.CLIENT) == {("not", Outcome.NOT_SHOWN): 1}
 
 
 @pytest.mark.parametrize("code", [*ADVICE, "", "another"])

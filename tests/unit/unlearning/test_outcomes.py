@@ -68,9 +68,7 @@ def test_a_ledger_counts_outcomes_by_method_and_granularity(ledger) -> None:
     advance(ledger, one.id, Status.VERIFYING, token)
     live_at(ledger, token).move(one.id, Status.COMPLETED, outcome=Outcome.REDUCED)
     other = submit(ledger, key="2", method="not")
-    live_at(ledger, token).move(
-        other.id, Status.COMPLETED, outcome=Outcome.REDUCED
-    )  # answered by the first
+    live_at(ledger, token).move(other.id, Status.COMPLETED, outcome=Outcome.REDUCED)  # answered by the first
     assert ledger.requests.outcomes(Granularity.CLIENT) == {("not", Outcome.REDUCED): 1}
     assert ledger.requests.outcomes(Granularity.SAMPLE) == {}
     assert ledger.requests.outcomes(Granularity.CLASS) == {}

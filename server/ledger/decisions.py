@@ -32,6 +32,7 @@ from server.ledger.records import (
 )
 from server.ledger.request_store import file_request
 from server.ledger.texts import Kind
+from unlearning.advice import advice_for
 from unlearning.errors import IllegalMove, InvalidRequest
 from unlearning.gdpr import Amendment, Particulars, check_extension, check_reason, parse_ground
 from unlearning.requests import HOLDABLE_STATUSES, LEGAL_MOVES, DeletionRequest, Status, list_ids
@@ -141,7 +142,7 @@ class Decisions:
             if request.status is Status.FAILED and not request.retryable:
                 raise IllegalMove(
                     f"Request {request.id} failed permanently: {request.reason or 'no reason given'} "
-                    f"Try another method: flower-unlearn retry {request.id} --method NAME",
+                    f"{advice_for(request)}",
                     code="not-retryable",
                 )
             statements.refuse_if_undecided(connection, request)

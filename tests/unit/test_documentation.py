@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.code_blocks import ELSEWHERE, FOLLOWED, SINGLE, all_shell_blocks
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 RESULTS = [DOCS / "results" / name for name in ("README.md", "claims.md", "pages.md")]
@@ -55,7 +57,6 @@ SHOWN = {
 RUNNERS = {
     "{code-cell}": ["acceptance/test_pages.py"],
     "python": ["acceptance/test_pages.py", "acceptance/test_adding_a_method.py"],
-    "sh": ["unit/test_documented_commands.py", "acceptance/test_pages.py"],
     "toml": ["unit/test_documented_commands.py", "acceptance/test_pages.py"],
     "yaml": [
         "unit/test_documented_commands.py",
@@ -66,9 +67,6 @@ RUNNERS = {
     "diff": ["acceptance/test_converted_app.py"],
 }
 """Which tests run or parse the blocks of a kind; each of them names the page, or all of its kind."""
-NOT_RUN = {
-    ("reference-certificate", "sh"): "the tests of certificates check the same signature by the same steps"
-}
 
 
 def by_hand(path: Path) -> str:
@@ -153,7 +151,18 @@ def is_named(path: Path, test: str) -> bool:
 
 @pytest.mark.parametrize("path", [*PAGES, ROOT / "README.md"], ids=name_of)
 def test_every_block_of_code_is_run_or_parsed_by_a_test(path):
-    """Or it is output, or there is a reason why not."""
-    for kind in {*blocks(path)} - {*SHOWN}:
-        if (path.stem, kind) not in NOT_RUN:
-            assert any(is_named(path, test) for test in RUNNERS[kind]), kind
+    """Or it is output. Of shell blocks the next test says it one by one."""
+    for kind in {*blocks(path)} - {*SHOWN, "sh"}:
+        assert any(is_named(path, test) for test in RUNNERS[kind]), kind
+
+
+def test_every_shell_block_is_run_by_a_test_or_it_is_said_why_not():
+    """No more is listed than there is, and the tests that are named exist."""
+    found = {(block.page, block.number): block.run_by for block in all_shell_blocks()}
+    assert {place for place, test in found.items() if test is None} == set(ELSEWHERE)
+    assert set(SINGLE) <= set(found)
+    assert set(FOLLOWED) <= {page for page, _ in found}
+    for test in {*found.values()} - {None}:
+        path, _, name = str(test).partition("::")
+        assert (ROOT / path).exists()
+        assert not name or f"def {name}(" in (ROOT / path).read_text(encoding="utf-8")

@@ -18,12 +18,13 @@ from server.requests.plan_data import NOTHING, Comparison
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One line: the situation, the method, what was measured, and what the deletion itself reveals."""
+    """One line: the situation, the method, what was measured, what a deletion itself reveals, and whether it lasts."""
 
     situation: str
     take: str
     measured: str
     reveals: str = "not measured"
+    lasts: str = "not measured"
 
 
 _CIFAR, _FASHION = "[CIFAR-10](results/cifar10-medium.md)", "[FashionMNIST](results/fashion-mnist-medium.md)"
@@ -37,6 +38,11 @@ def _auc(row: str, stage: str = "recovered") -> str:
     return f"{{difference-attacks.json:rows/{row}/{stage}/auc/0|.2f}}"
 
 
+def _lasting(method: str, relearnt: str = "{{persistence.json:rows/a client {}/relearn_score|d}}") -> str:
+    accuracy = f"{{persistence.json:rows/a client {method}/curve/100/score|.0%}}"
+    return f"{accuracy}; {relearnt.format(method)}"
+
+
 ADVICE = (
     Advice(
         "a network on pictures, a **client** that can be reached, nothing prepared",
@@ -46,12 +52,14 @@ ADVICE = (
         "{cifar10-skew/puf-special/told}. "
         f"It is not retraining: {_ORACLES}, KLoM {{oracles/puf-special/distance}}, floor {{oracles/retrain/distance}}",
         _auc("client puf-special"),
+        _lasting("puf-special"),
     ),
     Advice(
         "the same, where every byte counts",
         "`fedquit`, if at all",
         f"{_RIVALS}: {{rivals/fedquit/bytes}} fewer bytes, but {{rivals/fedquit/told}}",
         _auc("client fedquit"),
+        _lasting("fedquit"),
     ),
     Advice(
         "the same, a site that has **gone**, and `federaser` prepared",
@@ -60,6 +68,7 @@ ADVICE = (
         "{cifar10-skew/federaser/told}. It costs what retraining costs (retraining's bytes are "
         "{cifar10/federaser/bytes} its own)",
         _auc("client federaser"),
+        _lasting("federaser"),
     ),
     Advice(
         "a site that has gone, nothing prepared",
@@ -67,12 +76,14 @@ ADVICE = (
         f"`not`, {_CIFAR}: {{cifar10/not/distance}} points off, {{cifar10/not/bytes}} fewer bytes, "
         f"{{cifar10/not/told}}; {_FASHION}: {{fashion/not/told}}",
         f"`retrain` {_auc('client retrain')}, `not` {_auc('client not')}",
+        f"`retrain` {_lasting('retrain')}, `not` {_lasting('not')}",
     ),
     Advice(
         "shards were prepared (`sisa`)",
         "`sisa`; no other method works there",
         f"{_HEART}: {{heart-disease/sisa/distance}} points off its own shards retrained, by construction",
         _auc("client sisa"),
+        _lasting("sisa"),
     ),
     Advice(
         "a network on pictures, **samples** of a client that can be reached",
@@ -82,6 +93,7 @@ ADVICE = (
         f"{{cifar10-samples/puf-special/told}}; {_DIGITS}, a half-trained model: {{digits-samples/puf-special/told}}",
         f"one sample {_auc('samples puf-special 1')}; before recovery "
         f"{_auc('samples puf-special 1', 'unlearned')} and the sample itself",
+        f"a client: {_lasting('puf-special')}",
     ),
     Advice(
         "a network with a linear classifier head, a **class**",
@@ -90,6 +102,7 @@ ADVICE = (
         f"{{cifar10-class/fedau/bytes}} fewer bytes, {{cifar10-class/fedau/told}}; {_FASHION}: "
         "{fashion-class/fedau/distance}, {fashion-class/fedau/told}",
         f"a client: {_auc('client fedau')}",
+        f"a client: {_lasting('fedau')}",
     ),
     Advice(
         "a **table**, a client",
@@ -98,6 +111,7 @@ ADVICE = (
         "{heart-disease/nothing/distance}), {heart-disease/puf-regular/bytes} fewer bytes, "
         "{heart-disease/puf-regular/told}",
         _auc("client puf-regular"),
+        _lasting("puf-regular"),
     ),
     Advice(
         "a **linear head** on features, prepared (`exact-ridge`); any target",
@@ -105,6 +119,7 @@ ADVICE = (
         f"{_RIDGE}: the retrained head to {{exact-ridge.json:rows/0/off|.1g}} of its length, "
         "{exact-ridge.json:rows/0/CPU s, deletion|.2f} CPU seconds for a client of ten",
         f"{_auc('client exact-ridge')}; one sample {_auc('samples exact-ridge 1')} and the sample itself",
+        _lasting("exact-ridge", "not within 20"),
     ),
     Advice(
         "a linear head at its minimum, not prepared; an (ε, δ) **guarantee** wanted",
@@ -119,6 +134,7 @@ ADVICE = (
         "[noisy fine-tuning](results/certified-noisy.md), LeNet, ε = 8: {certified-noisy.json:rows/14/rounds|d} "
         "rounds to retraining's accuracy, `retrain` {certified-noisy.json:rows/10/rounds|d}",
         f"`retrain` {_auc('client retrain')}, `noisy-fine-tuning` {_auc('client noisy-fine-tuning')}",
+        f"`retrain` {_lasting('retrain')}, `noisy-fine-tuning` {_lasting('noisy-fine-tuning')}",
     ),
     Advice(
         "a guarantee wanted, and many clients (hundreds)",

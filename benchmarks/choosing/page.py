@@ -40,10 +40,13 @@ def _filled(page: str, tables: Mapping[str, Sequence[str]]) -> str:
 
 def _advice(comparisons: Mapping[str, Comparison]) -> list[str]:
     rows = [
-        [one.situation, one.take, *(rendered(text, comparisons) for text in (one.measured, one.reveals))]
+        [
+            *(one.situation, one.take),
+            *(rendered(text, comparisons) for text in (one.measured, one.reveals, one.lasts)),
+        ]
         for one in ADVICE
     ]
-    return table(["if you have", "take", "measured", "the deletion reveals"], rows)
+    return table(["if you have", "take", "measured", "the deletion reveals", "it lasts"], rows)
 
 
 def _by_kind(

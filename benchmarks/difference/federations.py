@@ -50,9 +50,9 @@ class Federation:
         return self.learnt.learns(self.task)
 
 
-def federation(method: str) -> Federation:
-    """Return the federation of digits that `method` forgets in, prepared for where it needs that."""
-    return _trained(digits(method), method if method in PREPARED else "")
+def federation(method: str, dataset: str = "digits", data_dir: str = "") -> Federation:
+    """Return the federation that `method` forgets in, prepared for where it needs that."""
+    return _trained(settings_for(method, dataset, data_dir), method if method in PREPARED else "")
 
 
 @cache
@@ -62,11 +62,16 @@ def _trained(settings: TaskSettings, prepare: str) -> Federation:
     return Federation(task, sites, test, learn(task, sites, start, rounds=ROUNDS))
 
 
-def digits(method: str) -> TaskSettings:
-    """Return five clients with 120 unevenly mixed digits each: an MLP, or the linear layer that the method asks for."""
-    model = "logistic" if method in LINEAR else "mlp"
+def settings_for(method: str, dataset: str = "digits", data_dir: str = "") -> TaskSettings:
+    """Return five clients with 120 unevenly mixed examples each: an MLP, or the linear layer that a method needs."""
     return TaskSettings(
-        dataset="digits", model=model, num_clients=5, partition="dirichlet", alpha=0.5, max_examples=600
+        dataset=dataset,
+        data_dir=data_dir,
+        model="logistic" if method in LINEAR else "mlp",
+        num_clients=5,
+        partition="dirichlet",
+        alpha=0.5,
+        max_examples=600,
     )
 
 

@@ -14,16 +14,19 @@ from matplotlib.figure import Figure
 
 from benchmarks.persistence.runs import CASES, FURTHER, MOST, RECOVERY, ROUNDS, measured, row_path
 from benchmarks.tables import Row, table, write
+from unlearning.methods.registry import METHODS as REGISTRY
 
 METHODS: Mapping[str, tuple[str, ...]] = {
-    "a client": (
-        *("retrain", "natural", "puf-special", "puf-regular", "not", "gradient-ascent", "neggrad-plus"),
-        *("hf-kcu", "newton-cg", "pga", "federaser", "hf-online"),
-    ),
+    "a client": ("retrain", *(name for name in REGISTRY if name != "retrain")),
     "a class": ("retrain", "natural", "puf-special", "not", "gradient-ascent", "newton-cg"),
     "a client with copies": ("retrain", "puf-special", "not", "gradient-ascent", "neggrad-plus"),
 }
 SHOWN = (0, 5, 20, 100)
+COLOURED = (
+    *("retrain", "natural", "puf-special", "puf-regular", "not", "gradient-ascent"),
+    *("newton-cg", "federaser", "exact-ridge", "noisy-fine-tuning"),
+)
+"""Methods with a colour in the picture; the others are grey."""
 RELEARN = ("relearn_loss", "relearn_score")
 DRAWN = {"a client": "score", "a class": "class-test", "a client with copies": "score"}
 """What is drawn of each case: the score on the client's records, the share of the class's test records recognised."""
@@ -45,7 +48,8 @@ def main(
     lines = [
         "# Whether deletions last",
         "",
-        f"Made by `python -m benchmarks.persistence --output {output}`. 600 digits, a network of one hidden layer, "
+        f"Made by `python -m benchmarks.persistence --output {output}`. 600 digits, a network of one hidden layer "
+        "(exact ridge: a linear layer), "
         f"four clients (Dirichlet 0.3), one seed, in one process. After {ROUNDS} rounds a client or class 3 is "
         f"forgotten; {RECOVERY} rounds of recovery and {FURTHER} further ones follow without the data. Rechecks go "
         "by the rule of a live federation. *With copies*: every second record of the client is at another client "
@@ -63,7 +67,7 @@ def main(
             *_table([row for row in rows if row["case"] == case], what),
         ]
     _draw(rows, output.with_suffix(".png"))
-    write(output, lines, {"rows": rows})
+    write(output, lines, {"rows": {f"{row['case']} {row['method']}": row for row in rows}})
 
 
 def _table(rows: list[Row], what: str) -> list[str]:
@@ -84,7 +88,7 @@ def _table(rows: list[Row], what: str) -> list[str]:
 def _cells(row: Row, what: str) -> list[str]:
     relearnt = [f"> {MOST}" if row.get(key) is None else str(row[key]) for key in RELEARN]
     if "curve" not in row:
-        why, relearnt = (f"failed: {row['failed']}", ["–", "–"]) if "failed" in row else ("–", relearnt)
+        why, relearnt = (f"refused: {row['failed']}", ["–", "–"]) if "failed" in row else ("–", relearnt)
         return [row["method"], why, *["–"] * (len(SHOWN) + 5), *relearnt]
     curve = {int(number): levels for number, levels in row["curve"].items()}
     levels = [row["before"], *(curve.get(number, {}) for number in SHOWN)]
@@ -106,9 +110,7 @@ def _percent(value: float | None) -> str:
 
 def _draw(rows: list[Row], path: Path) -> None:
     figure = Figure(figsize=(14.0, 4.4), layout="constrained")
-    colours = {
-        method: f"C{number}" for number, method in enumerate(dict.fromkeys(row["method"] for row in rows))
-    }
+    colours = {method: f"C{number}" for number, method in enumerate(COLOURED)}
     for axes, (case, what) in zip(figure.subplots(1, len(DRAWN)), DRAWN.items(), strict=True):
         for row in rows:
             if row["case"] != case or "curve" not in row:
@@ -116,9 +118,9 @@ def _draw(rows: list[Row], path: Path) -> None:
             points = sorted(
                 (int(number), levels[what]) for number, levels in row["curve"].items() if what in levels
             )
-            axes.plot(
-                *zip(*points, strict=True), marker=".", label=row["method"], color=colours[row["method"]]
-            )
+            name = row["method"]
+            drawn = {"marker": ".", "label": name, "zorder": 2} if name in colours else {"linewidth": 0.8}
+            axes.plot(*zip(*points, strict=True), color=colours.get(name, "lightgrey"), **drawn)
         before = [row["before"][what] for row in rows if row["case"] == case and "before" in row]
         axes.axhline(before[0], color="black", linestyle="--", linewidth=1.0, label="before")
         axes.set_xscale("symlog", linthresh=1)
@@ -128,7 +130,8 @@ def _draw(rows: list[Row], path: Path) -> None:
             f"{case}: {'accuracy on its records' if what == 'score' else 'test records recognised'}"
         )
         axes.set_ylim(-0.03, 1.03)
-        axes.legend(fontsize=7)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", fontsize=8, title="others: grey")
     figure.savefig(path, dpi=110)
 
 

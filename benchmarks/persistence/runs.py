@@ -16,10 +16,11 @@ from benchmarks.tables import Row
 from unlearning.errors import FlowerUnlearningError
 from unlearning.evaluation import evaluate
 from unlearning.local import Learnt, begin, learn, retained, unlearn
+from unlearning.methods.registry import METHODS
 from unlearning.parameters import Vector
 from unlearning.requests import Forget, Granularity, Target
 from unlearning.tasks import TaskSettings, make_task
-from unlearning.tasks.task import Examples, forgotten_mask, join
+from unlearning.tasks.task import Examples, Task, forgotten_mask, join
 from unlearning.training import TrainingSettings
 from unlearning.verification.discrimination import share
 from unlearning.verification.figures import AttackFigure, Measurement
@@ -31,8 +32,8 @@ from unlearning.verification.relearning import relearn_time
 ROUNDS, RECOVERY, FURTHER, MOST = 20, 2, 100, 20
 """Training rounds before the deletion, in its recovery and after it; the most rounds of relearning."""
 CHECKS = (5, 20, 100)
-PREPARED = ("federaser", "pga", "hf-online")
-"""Methods that need work in training rounds; each has an original of its own, and forgets clients only."""
+PREPARED = tuple(name for name, method in METHODS.items() if method.info.preparation is not None)
+"""Methods that need work in training rounds; each has an original of its own."""
 SETTINGS = TaskSettings(
     dataset="digits", model="mlp", num_clients=4, partition="dirichlet", alpha=0.3, max_examples=600
 )
@@ -63,17 +64,18 @@ def measured(work: Path, case: str, method: str) -> Row:
 
 
 def _measure(case: str, method: str) -> Row:
-    task, target, sites = make_task(SETTINGS), CASES[case], _sites(case)
-    original = _original(case, method if method in PREPARED else "")
+    task, target, sites = _task(method), CASES[case], _sites(case)
     rest = retained(sites, [target])
     try:
+        original = _original(case, method if method in PREPARED else "")
         learnt = unlearn(method, task, original, sites, [target]).learnt
     except FlowerUnlearningError as exc:
-        return {"failed": str(exc)}
+        return {"failed": " ".join(str(exc).split())}
     learnt = learn(task, rest, learnt, rounds=RECOVERY)
-    before, then = (_look(case, model.parameters) for model in (original, learnt))
+    learns = original.learns(task)
+    before, then = (_look(case, learns, model.parameters) for model in (original, learnt))
     relearnt = relearn_time(
-        task,
+        learns,
         learnt.parameters,
         original=original.parameters,
         forgotten=_forgotten(case),
@@ -88,10 +90,11 @@ def _measure(case: str, method: str) -> Row:
         "reopened_after": None,
     }
     done = 0
-    learnt = replace(learnt, prepared={}, stores={}, site_stores={})  # no second deletion follows
+    if learns is task:  # no second deletion follows; SISA's shards go on as they are
+        learnt = replace(learnt, prepared={}, stores={}, site_stores={})
     for number in CHECKS:
         learnt, done = learn(task, rest, learnt, rounds=number - done), number
-        now = _look(case, learnt.parameters)
+        now = _look(case, learns, learnt.parameters)
         found = compare(before, then, now)
         row["curve"][number] = levels(now)
         row |= {"then": found.then, "now": found.now}
@@ -102,8 +105,14 @@ def _measure(case: str, method: str) -> Row:
 
 @cache
 def _original(case: str, prepare: str) -> Learnt:
-    task = make_task(SETTINGS)
+    task = _task(prepare)
     return learn(task, _sites(case), begin(task, TRAINING, prepare), rounds=ROUNDS)
+
+
+@cache
+def _task(method: str) -> Task:
+    """Return the task of the page, for exact ridge with the one linear layer that it solves for."""
+    return make_task(replace(SETTINGS, model="logistic") if method == "exact-ridge" else SETTINGS)
 
 
 @cache
@@ -130,9 +139,9 @@ def _test() -> Examples:
     return sites_and_test(SETTINGS)[1]
 
 
-def _look(case: str, model: Vector) -> Measurement:
+def _look(case: str, task: Task, model: Vector) -> Measurement:
     """Measure a model as a federation does, with the test records of the class where one is forgotten."""
-    task, target = make_task(SETTINGS), CASES[case]
+    target = CASES[case]
     sets = {
         "test": _test(),
         "retained": reduce(join, retained(_sites(case), [target]).values()),

@@ -16,14 +16,14 @@ ROWS = {
 
 
 def test_each_part_has_its_line() -> None:
-    """Figures with intervals, errors by what is known beside the models, and a dash where a method cannot."""
+    """Figures with intervals, errors by what is known beside the models, and why a method cannot."""
     page = "\n".join(_page(ROWS, "words"))
     assert (
         "| puf-special | 1 | 0.90 (0.80 to 0.95) | 0.90 (0.80 to 0.95) | 1.2e-07 (models) | 7.5 (models) |"
         in page
     )
     assert "| digits | float64 | 1 | 1e-09 | 0.2 | 6 of 6 |" in page
-    assert "| pga | – |" in page
+    assert "| pga | refused: no |" in page
 
 
 def test_what_people_wrote_of_the_figures_stays(tmp_path: Path) -> None:

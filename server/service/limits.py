@@ -43,6 +43,9 @@ class Limits:
     max_samples_per_day: Annotated[int, "Sample ids that a client's requests of 24 hours may name."] = (
         Quota().samples_per_day
     )
+    staff_requests_per_day: Annotated[
+        int, "Requests that one officer, operator or HTTP token may file within 24 hours."
+    ] = 10_000
     max_uploads: Annotated[int, "Long lists of samples on their way, of all clients; operators likewise."] = 2
     sample_ids_per_day: Annotated[int, "Sample ids in long lists that each client may send."] = (
         2 * MAX_SAMPLE_IDS
@@ -68,11 +71,15 @@ class Limits:
         return int(self.max_message_mib * MEBIBYTE)
 
     def allowance(self, caller: Caller) -> Allowance:
-        """Return how much a caller may file; only clients and the sandbox are bounded by the day."""
-        daily = Quota(requests_per_day=self.max_requests_per_day, samples_per_day=self.max_samples_per_day)
-        return Allowance(
-            max_open=self.max_open_requests, daily=daily if caller.is_client or caller.is_sandbox else None
-        )
+        """Return how much a caller may file."""
+        if caller.is_client or caller.is_sandbox:
+            daily = Quota(
+                requests_per_day=self.max_requests_per_day, samples_per_day=self.max_samples_per_day
+            )
+        else:
+            most = self.staff_requests_per_day
+            daily = Quota(requests_per_day=most, samples_per_day=most * MAX_SAMPLE_IDS)
+        return Allowance(max_open=self.max_open_requests, daily=daily)
 
     def check_size(self, size_bytes: int) -> None:
         """Refuse a message that is too large.

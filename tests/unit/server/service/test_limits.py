@@ -2,10 +2,11 @@
 
 import pytest
 
-from server.ledger import LimitExceeded
+from server.ledger import Ledger, LimitExceeded
 from server.service.access import Caller
 from server.service.calls import Role
 from server.service.limits import DAY_S, Limits, Places, Rates, TokenBucket
+from tests.ledgers import submit
 from tests.raising import raises
 from unlearning.errors import ConfigurationError
 
@@ -119,3 +120,26 @@ def test_all_wrong_limits_are_named_at_once() -> None:
             max_message_mib=float("inf"),
         )
     assert len(caught.value.problems) == 4
+
+
+def test_each_party_files_so_many_requests_a_day(ledger: Ledger) -> None:
+    """A client as clients may, an officer and an operator as staff may, each by their own count."""
+    limits = Limits(max_requests_per_day=1, staff_requests_per_day=2)
+
+    def file(caller: Caller, key: str) -> None:
+        allowance = limits.allowance(caller)
+        submit(
+            ledger,
+            key=key,
+            submitted_by=caller.name,
+            submitted_role=str(caller.role),
+            quota=allowance.daily,
+        )
+
+    file(BOB, "1")
+    for caller in (ADA, OPERATOR):
+        file(caller, f"{caller.role} 1")
+        file(caller, f"{caller.role} 2")
+    for caller in (ADA, BOB, OPERATOR):
+        with raises(LimitExceeded, "daily-quota"):
+            file(caller, f"{caller.role} 3")

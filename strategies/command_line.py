@@ -142,7 +142,7 @@ def _is_terminal() -> bool:
 
 
 def _tab_separated(cells: Iterable[object]) -> str:
-    return "\t".join(" ".join("; ".join(str(cell).strip().splitlines()).split()) for cell in cells)
+    return "\t".join(" ".join(str(cell).split()) for cell in cells)
 
 
 def _flag(name: str, text: str, act: Callable[[click.Context, click.Parameter, bool], None]) -> click.Option:

@@ -111,7 +111,7 @@ def _past(item: PlannedMethod) -> str:
 
 def _remark(item: PlannedMethod) -> str:
     waits = f"would wait for {item.waits_for}" if item.waits_for else ""
-    return "\n".join(part for part in (waits, item.remark, item.guarantee) if part)
+    return ";\n".join(part for part in (waits, item.remark, item.guarantee) if part)
 
 
 def _compared(item: PlannedMethod) -> str:

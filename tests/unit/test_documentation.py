@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.code_blocks import ELSEWHERE, FOLLOWED, SINGLE, all_shell_blocks
+from unlearning.methods.registry import METHODS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -95,6 +96,19 @@ def name_of(path: Path) -> str:
 def test_a_page_is_short(path):
     """It answers one question."""
     assert num_words(by_hand(path)) <= most_words(path)
+
+
+@pytest.mark.parametrize(
+    "path", [DOCS / f"reference-method-{name}.md" for name in METHODS], ids=lambda path: path.stem
+)
+def test_a_method_has_a_card_of_one_page(path):
+    """200 to 350 words, with what the program writes of it."""
+    assert 200 <= num_words(path.read_text(encoding="utf-8")) <= 350
+
+
+def test_the_readme_counts_the_methods():
+    """Those of this repository; no other is installed where tests run."""
+    assert f"**{len(METHODS)} unlearning methods**" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_all_pages_together_can_be_read():

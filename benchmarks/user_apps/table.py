@@ -1,6 +1,6 @@
 """Run every kind of user app where users run theirs, and write a table of what works.
 
-    python -m benchmarks.user_apps --output docs/results/user-apps [--kinds adam gru] [--transports session message]
+    python -m benchmarks.user_apps --output docs/results/user-apps [--kinds adam gru] [--transports session messages]
 
 In this process each app forgets client 1 by its method, and once by retraining, which the first is compared with. Then
 the same app and settings run in Flower's simulation and on a SuperLink with three SuperNodes, over sessions and by
@@ -34,7 +34,7 @@ from unlearning.errors import FlowerUnlearningError
 from unlearning.parameters import Vector
 from unlearning.runtime.durable_files import make_private, write_atomically
 
-TRANSPORTS = ("simulation", "session", "message")
+TRANSPORTS = ("simulation", "session", "messages")
 NUM_CLIENTS = 3
 WAIT_S = 240.0
 PREFACE = """# Users' own apps

@@ -37,6 +37,6 @@ def test_the_table_says_what_was_not_run() -> None:
         "method": "not",
         "scores": scores,
         "session": ran,
-        "message": {"as expected": False},
+        "messages": {"as expected": False},
     }
     assert page({"one": one})[-1] == "| an app | not | 0.900 | 0.800 | 0.850 | not run | same (0) | differs |"

@@ -303,3 +303,21 @@ def test_the_report_says_that_only_sums_were_seen(tmp_path: Path) -> None:
             "sums only, over 3 to 3 clients" in text and "50%" in text for text in report["not_measured"]
         )
         assert report["measurements"][0]["forgotten"]["num_examples"] > 0
+
+
+@pytest.mark.slow
+def test_a_deletion_of_sums_is_attacked_again(tmp_path: Path) -> None:
+    """After one and after two further rounds, where every site has agreed to answer."""
+    settings = {"recheck_after_rounds": "1, 2", "recovery_max_rounds": 1, "max_score_loss": 0}
+    with federation(tmp_path, **settings) as run:
+        for context in run.grid.contexts.values():
+            context.node_config["answer-rechecks"] = True
+        run.run()
+        done = run.forget(Target(Granularity.CLIENT, "1"), "puf-regular", rounds=2)
+        run.run(rounds=4)
+        found = [one.detail["recheck"] for one in run.ledger.events.all(done.id) if "recheck" in one.detail]
+        assert [one["due"] for one in found] == [1, 2]
+        for one in found:
+            assert one["now"]
+            assert set(one["levels"]) == {"before", "completion", "now"}
+            assert 0 < one["levels"]["now"]["auc"] < 1

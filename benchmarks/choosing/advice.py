@@ -40,7 +40,7 @@ def _auc(row: str, stage: str = "recovered") -> str:
 
 def _lasting(method: str, relearnt: str = "{{persistence.json:rows/a client {}/relearn_score|d}}") -> str:
     accuracy = f"{{persistence.json:rows/a client {method}/curve/100/score|.0%}}"
-    return f"{accuracy}; {relearnt.format(method)}"
+    return f"{accuracy}, relearnt in {relearnt.format(method)}"
 
 
 ADVICE = (
@@ -119,7 +119,7 @@ ADVICE = (
         f"{_RIDGE}: the retrained head to {{exact-ridge.json:rows/0/off|.1g}} of its length, "
         "{exact-ridge.json:rows/0/CPU s, deletion|.2f} CPU seconds for a client of ten",
         f"{_auc('client exact-ridge')}; one sample {_auc('samples exact-ridge 1')} and the sample itself",
-        _lasting("exact-ridge", "not within 20"),
+        _lasting("exact-ridge", "more than 20"),
     ),
     Advice(
         "a linear head at its minimum, not prepared; an (ε, δ) **guarantee** wanted",
@@ -160,7 +160,7 @@ def _figure(name: str, style: str | None, comparisons: Mapping[str, Comparison])
         value = reduce(
             lambda part, key: part[int(key) if isinstance(part, list) else key], path.split("/"), content
         )
-        return f"{value:{style}}"
+        return f"{value:{style}}".replace("%", " %")
     case, method, kind = name.split("/")
     there = comparisons[case]
     one = {"nothing": there.nothing, "retrain": there.retrain, **there.methods}[method]

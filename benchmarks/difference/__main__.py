@@ -195,8 +195,10 @@ def _page(rows: dict[str, Any], reading: str) -> Iterator[str]:
         "most frequent",
     ]
     for dataset in ("digits", *LARGER):
-        if found := list(_client_rows(rows, "" if dataset == "digits" else dataset)):
-            yield from [f"## Every method, a client: {dataset}", "", *table(heads_, found), ""]
+        of = "" if dataset == "digits" else dataset
+        if any(_clients(rows, of)):
+            lines = table(heads_, _client_rows(rows, of))
+            yield from [f"## Every method, a client: {dataset}", "", *lines, "", *_refusals(rows, of)]
     yield "## One, five and twenty records together"
     yield ""
     heads_ = [
@@ -235,13 +237,22 @@ def _page(rows: dict[str, Any], reading: str) -> Iterator[str]:
     yield from table(heads_, cells)
 
 
-def _client_rows(rows: dict[str, Any], of: str) -> Iterator[list[object]]:
+def _clients(rows: dict[str, Any], of: str) -> Iterator[tuple[str, Row]]:
+    """Yield each method with its row of a data set; `of`: its name, empty for digits."""
     for name, row in rows.items():
         kind, method, dataset = (*name.split(" "), "", "")[:3]
-        if kind != "client" or dataset != of:
-            continue
+        if kind == "client" and dataset == of:
+            yield method, row
+
+
+def _refusals(rows: dict[str, Any], of: str) -> Iterator[str]:
+    refused = [f"- `{method}`: {row['failed']}" for method, row in _clients(rows, of) if "failed" in row]
+    yield from ["Refused:", "", *refused, ""] if refused else []
+
+
+def _client_rows(rows: dict[str, Any], of: str) -> Iterator[list[object]]:
+    for method, row in _clients(rows, of):
         if "failed" in row:
-            yield [method, f"refused: {row['failed']}", *["–"] * 5]
             continue
         now, later = row["unlearned"], row["recovered"]
         classes = [f"{100 * value:.0f} %" for value in (now["named"], later["named"], row["most frequent"])]

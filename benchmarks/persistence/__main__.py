@@ -82,14 +82,13 @@ def _table(rows: list[Row], what: str) -> list[str]:
         f"AUC {FURTHER} rounds",
     ]
     headings += ["effect at completion", f"after {FURTHER} rounds", "relearn, loss", "relearn, accuracy"]
-    return table(headings, [_cells(row, what) for row in rows])
+    refused = [f"- `{row['method']}`: {row['failed']}" for row in rows if "failed" in row]
+    lines = table(headings, [_cells(row, what) for row in rows if "failed" not in row])
+    return [*lines, "", "Refused:", "", *refused] if refused else lines
 
 
 def _cells(row: Row, what: str) -> list[str]:
     relearnt = [f"> {MOST}" if row.get(key) is None else str(row[key]) for key in RELEARN]
-    if "curve" not in row:
-        why, relearnt = (f"refused: {row['failed']}", ["–", "–"]) if "failed" in row else ("–", relearnt)
-        return [row["method"], why, *["–"] * (len(SHOWN) + 5), *relearnt]
     curve = {int(number): levels for number, levels in row["curve"].items()}
     levels = [row["before"], *(curve.get(number, {}) for number in SHOWN)]
     areas = [row["before"], curve[0], curve.get(FURTHER, {})]

@@ -40,6 +40,13 @@ def test_a_method_keeps_to_the_contract(name: str):
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
+def test_each_parameter_says_what_it_is(name: str):
+    """In plans, on the card and in the console."""
+    described = METHODS[name].Parameters.model_json_schema().get("properties", {})
+    assert [key for key, value in described.items() if not value.get("description")] == []
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
 def test_an_unsupported_granularity_is_refused(name: str):
     """What the method cannot serve is refused by what it states about itself, and nothing else is."""
     method = METHODS[name]

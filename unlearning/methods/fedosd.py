@@ -74,7 +74,9 @@ class FedOsdParameters(MethodParameters):
     """Parameters of FedOSD."""
 
     # Each is an exchange of the whole federation: 1,000 are hours.
-    unlearning_rounds: Annotated[int, Safe(high=100)] = Field(default=10, ge=1, le=1000)
+    unlearning_rounds: Annotated[int, Safe(high=100)] = Field(
+        default=10, ge=1, le=1000, description="exchanges of the whole federation"
+    )
     post_training_rounds: Annotated[int, Safe(high=100)] = Field(
         default=10, ge=0, le=1000, description="0: leave it to ordinary recovery, which may go back"
     )

@@ -58,7 +58,9 @@ from unlearning.verification.difference.holders import TargetSends
 class FedQuitParameters(MethodParameters):
     """Parameters of FedQUIT; the defaults are those of the authors' code."""
 
-    epochs: Annotated[int, Safe(high=50)] = Field(default=1, ge=1, le=1000)
+    epochs: Annotated[int, Safe(high=50)] = Field(
+        default=1, ge=1, le=1000, description="passes over the forgotten data"
+    )
     # Adam moves each weight by about this much a step, whatever the gradient.
     learning_rate: Annotated[float, Safe(high=0.01)] = Field(
         default=1e-4, gt=0, le=1, description="of Adam; raise it where targets take few steps"

@@ -55,7 +55,9 @@ class GradientAscentParameters(MethodParameters):
     epochs: Annotated[int, Safe(high=50)] = Field(
         default=10, ge=1, le=1000, description="passes over the forgotten data"
     )
-    learning_rate: Annotated[float, Safe(high=0.1)] = Field(default=0.001, gt=0, le=100)
+    learning_rate: Annotated[float, Safe(high=0.1)] = Field(
+        default=0.001, gt=0, le=100, description="of the steps uphill"
+    )
     clip_norm: Annotated[float, Safe(low=1e-3, high=10)] = Field(
         default=5.0,
         ge=0,

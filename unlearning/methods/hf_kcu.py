@@ -68,7 +68,9 @@ class HfKcuParameters(MethodParameters):
     cap: Annotated[float, Safe(high=0.1)] = Field(
         default=0.01, gt=0, le=1, description="β, the largest step as a share of ‖θ‖"
     )
-    curvature: CurvatureKind = CurvatureKind.HESSIAN
+    curvature: CurvatureKind = Field(
+        default=CurvatureKind.HESSIAN, description="which matrix: gauss-newton or hessian"
+    )
     lanczos_steps: Annotated[int, Safe(high=50)] = Field(
         default=10, ge=0, le=200, description="products spent on the condition number; 0 for none"
     )
@@ -80,7 +82,9 @@ class HfKcuInfluenceParameters(MethodParameters):
     iterations: Annotated[int, Safe(high=100)] = Field(default=20, ge=1, le=1000, description="CG steps")
     # No cap holds this form's step: what is flat in the loss is moved by 1/λ.
     damping: Annotated[float, Safe(low=1e-3)] = Field(default=0.01, ge=0, le=1e6, description="λ")
-    curvature: CurvatureKind = CurvatureKind.GAUSS_NEWTON
+    curvature: CurvatureKind = Field(
+        default=CurvatureKind.GAUSS_NEWTON, description="which matrix: gauss-newton or hessian"
+    )
     lanczos_steps: Annotated[int, Safe(high=50)] = Field(
         default=10, ge=0, le=200, description="products spent on the condition number; 0 for none"
     )

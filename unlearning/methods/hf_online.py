@@ -58,7 +58,9 @@ class HfOnlineParameters(MethodParameters):
     epsilon: Annotated[float | None, OperatorsOnly()] = Field(
         default=None, ge=1e-6, le=1000, description="of the noise; none without it"
     )
-    delta: Annotated[float | None, OperatorsOnly()] = Field(default=None, gt=0, lt=1)
+    delta: Annotated[float | None, OperatorsOnly()] = Field(
+        default=None, gt=0, lt=1, description="δ of the noise"
+    )
     sensitivity: Annotated[float | None, OperatorsOnly()] = Field(
         default=None,
         gt=0,

@@ -40,7 +40,7 @@ class CarriedVectorOptions(ClientPreparation):
     )
     sigma: float | None = Field(default=None, gt=0, description="noise on every unlearned model")
     epsilon: float | None = Field(default=None, gt=0, description="budget of all deletions together")
-    delta: float | None = Field(default=None, gt=0, lt=1)
+    delta: float | None = Field(default=None, gt=0, lt=1, description="δ of the noise")
     sensitivity: float | None = Field(
         default=None,
         gt=0,

@@ -60,8 +60,12 @@ class MoDeParameters(MethodParameters):
     """Parameters of MoDe; the defaults are those of PUF's comparison."""
 
     # Each is an exchange of the whole federation: 1,000 are hours.
-    degradation_rounds: Annotated[int, Safe(high=50)] = Field(default=6, ge=1, le=1000)
-    guidance_rounds: Annotated[int, Safe(high=50)] = Field(default=10, ge=1, le=1000)
+    degradation_rounds: Annotated[int, Safe(high=50)] = Field(
+        default=6, ge=1, le=1000, description="exchanges with the retained clients"
+    )
+    guidance_rounds: Annotated[int, Safe(high=50)] = Field(
+        default=10, ge=1, le=1000, description="exchanges with all clients"
+    )
     momentum: float = Field(default=0.95, ge=0, lt=1, description="λ, how much of G a degradation keeps")
     epochs: Annotated[int, Safe(high=10)] = Field(
         default=1, ge=1, le=1000, description="of each local training"

@@ -63,7 +63,9 @@ class NegGradPlusParameters(MethodParameters):
     rounds: Annotated[int, Safe(high=50)] = Field(
         default=5, ge=1, le=1000, description="rounds of all clients, a pass over their data in each"
     )
-    learning_rate: Annotated[float, Safe(high=1)] = Field(default=0.01, gt=0, le=100)
+    learning_rate: Annotated[float, Safe(high=1)] = Field(
+        default=0.01, gt=0, le=100, description="of the targets' and retained clients' steps"
+    )
     clip_norm: Annotated[float, Safe(high=10)] = Field(
         default=5.0, gt=0, le=1e6, description="bound of the climbing gradient's norm"
     )

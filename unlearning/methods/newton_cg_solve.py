@@ -41,7 +41,9 @@ class NewtonCgParameters(MethodParameters):
         le=1e6,
         description="largest step as a share of ‖θ‖; 0: 0.5 for one linear layer, else 0.05",
     )
-    curvature: CurvatureKind = CurvatureKind.GAUSS_NEWTON
+    curvature: CurvatureKind = Field(
+        default=CurvatureKind.GAUSS_NEWTON, description="which matrix: gauss-newton or hessian"
+    )
     precondition: bool = Field(default=True, description="by every client's own inverse curvature")
     local_iterations: Annotated[int, Safe(high=200)] = Field(
         default=50, ge=1, le=1000, description="CG steps of a client's own solve"

@@ -53,8 +53,12 @@ from unlearning.verification.difference.holders import TargetSends
 class NoisyFineTuningParameters(MethodParameters):
     """The guarantee, and how it is reached; all of it is chosen without a look at the model."""
 
-    epsilon: Annotated[float, Safe(high=3)] = Field(default=3.0, gt=0, le=100)
-    delta: Annotated[float, Safe(high=1e-5)] = Field(default=1e-5, gt=0, le=0.1)
+    epsilon: Annotated[float, Safe(high=3)] = Field(
+        default=3.0, gt=0, le=100, description="ε of the guarantee"
+    )
+    delta: Annotated[float, Safe(high=1e-5)] = Field(
+        default=1e-5, gt=0, le=0.1, description="δ of the guarantee; below 1/n of the examples"
+    )
     # 1,000 rounds of the whole federation are days.
     steps: Annotated[int, Safe(high=1000)] = Field(
         default=10, ge=0, le=100_000, description="rounds with noise; 0: noise on the model as it is"
@@ -72,7 +76,9 @@ class NoisyFineTuningParameters(MethodParameters):
     contraction: Annotated[float, OperatorsOnly()] = Field(
         default=1.0, gt=0, le=1, description="what a step leaves of the distance to the run's first model"
     )
-    clip: Annotated[Literal["updates", "models"], OperatorsOnly()] = "updates"
+    clip: Annotated[Literal["updates", "models"], OperatorsOnly()] = Field(
+        default="updates", description="what is shortened before the noise: updates or models"
+    )
 
     def noisy_steps(self, anchor: NDArray[np.float64]) -> NoisySteps:
         """Return how steps are clipped around `anchor` (d,), from which alone the radius follows if it is not given.

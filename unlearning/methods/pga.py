@@ -61,8 +61,10 @@ class PgaParameters(MethodParameters):
     """Parameters of PGA; the defaults are those of the authors' code."""
 
     epochs: Annotated[int, Safe(high=50)] = Field(default=5, ge=1, le=1000, description="at most")
-    learning_rate: Annotated[float, Safe(high=0.1)] = Field(default=0.01, gt=0, le=100)
-    momentum: float = Field(default=0.9, ge=0, lt=1)
+    learning_rate: Annotated[float, Safe(high=0.1)] = Field(
+        default=0.01, gt=0, le=100, description="of the steps uphill"
+    )
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="of the steps uphill")
     # Both bounds are beyond what any model of this project has; larger ones would say "no bound" in other words.
     clip_norm: Annotated[float, Safe(high=10)] = Field(
         default=5.0, gt=0, le=1e6, description="bound of the gradient's norm"

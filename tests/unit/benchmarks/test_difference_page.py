@@ -23,7 +23,7 @@ def test_each_part_has_its_line() -> None:
         in page
     )
     assert "| digits | float64 | 1 | 1e-09 | 0.2 | 6 of 6 |" in page
-    assert "| pga | refused: no |" in page
+    assert "- `pga`: no" in page
 
 
 def test_what_people_wrote_of_the_figures_stays(tmp_path: Path) -> None:

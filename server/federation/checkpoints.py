@@ -87,7 +87,7 @@ class CheckpointStore:
         content = entry.path.read_bytes()
         if hashlib.sha256(content).hexdigest()[:16] != entry.digest:
             raise CheckpointError("It is damaged: its content is not what its name says.")
-        return decode(content)
+        return unpack(FederationState, content)
 
     def _entries(self) -> list[_Entry]:
         found = []
@@ -96,13 +96,3 @@ class CheckpointStore:
             if match:
                 found.append(_Entry(int(match[2]), int(match[1]), match[3], path))
         return found
-
-
-def decode(content: bytes) -> FederationState:
-    """Return the state in a checkpoint's bytes, which `pack` has made of it.
-
-    Raises:
-        CheckpointError: the bytes are no checkpoint.
-        VersionMismatch: a newer version of this program wrote them.
-    """
-    return unpack(FederationState, content)

@@ -62,6 +62,11 @@ class Clients:
         """Return the clients that are online now, by id."""
         return self.fedavg.roster.online(self.grid)
 
+    def online_among(self, clients: Iterable[str]) -> Mapping[str, Member]:
+        """Return those of these clients that are online now, in order of their ids."""
+        online = self.online()
+        return {client: online[client] for client in sorted(clients) if client in online}
+
     def register(self, *, may_ask: bool = True) -> None:
         """Write into the ledger which clients are online; `may_ask` as in `Roster.online`."""
         self._looked_at = time.monotonic()
@@ -177,8 +182,6 @@ class Clients:
 
         What does not arrive is in the server's exclusions all the same.
         """
-        online = self.online()
-        members = {client: online[client] for client in sorted(clients) if client in online}
-        notices = self.fedavg.plan.messages(NOTICE, number, members)
+        notices = self.fedavg.plan.messages(NOTICE, number, self.online_among(clients))
         for client, failure in self.exchange(notices).failures.items():
             _log.warning("Client %s was not told what is forgotten: %s", client, failure)

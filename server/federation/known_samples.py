@@ -18,8 +18,7 @@ def ask_sites(clients: Clients, asked: Mapping[str, frozenset[str]], number: int
 
     number: of the round that the federation is in.
     """
-    online, plan = clients.online(), clients.fedavg.plan
-    members = {client: online[client] for client in sorted(asked) if client in online}
+    plan, members = clients.fedavg.plan, clients.online_among(asked)
     if not members:
         return {}
 

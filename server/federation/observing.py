@@ -111,9 +111,8 @@ def measuring_messages(
 
     also: other values of each message.
     """
-    online = clients.online()
     retained = clients.sample(number, without=forgets)
-    asked = {client: online[client] for client in sorted({*retained, *forgets}) if client in online}
+    asked = clients.online_among({*retained, *forgets})
     fedavg = clients.fedavg
     every = fedavg.settings.secure_aggregation  # histograms are of all examples
     wanted = measuring(2**31 if every else fedavg.settings.attack_samples, forgets, also)

@@ -84,7 +84,7 @@ def sentence(client: str, rounds: Sequence[int]) -> str:
 
 def unresponsive_clients(ledger: Ledger) -> Mapping[str, tuple[int, ...]]:
     """Return the online clients that let the last `IN_A_ROW` messages of rounds pass their deadline; and the rounds."""
-    online = {record.client_id for record in ledger.clients() if record.online} - ledger.forgotten_clients()
+    online = {record.client_id for record in ledger.online_clients()} - ledger.forgotten_clients()
     newest = {
         record.round: record for record in ledger.rounds(after=max(0, ledger.events.newest()[1] - _NEWEST))
     }

@@ -142,6 +142,10 @@ class Ledger:
             rows = connection.execute(sa.select(table).order_by(table.c.client_id)).all()
         return [ClientRecord(**row._mapping) for row in rows]
 
+    def online_clients(self) -> list[ClientRecord]:
+        """Return the clients of the roster that are online, in order of their ids."""
+        return [record for record in self.clients() if record.online]
+
     def has_client(self, client_id: str) -> bool:
         """Return whether the client is in the roster."""
         query = sa.select(schema.clients.c.client_id).where(schema.clients.c.client_id == client_id)

@@ -166,7 +166,7 @@ def _with_method(
     if answering := ledger.answers(target):
         why = f"All of it was forgotten by {' and '.join(answering)}."
         return replace(new, method=ledger.requests.get(answering[-1]).method, why=why)
-    online = {record.client_id for record in ledger.clients() if record.online}
+    online = {record.client_id for record in ledger.online_clients()}
     federation = federation_of(ledger)
 
     def is_admissible(name: str) -> bool:

@@ -48,7 +48,7 @@ def plan(ledger: Ledger, target: Target, *, now: datetime) -> Plan:
     symbols = _symbols(ledger, target, federation, rounds)
     recovery = recovery_cost(symbols, 1)
     seconds = [record.metrics["seconds"] for record in rounds if "seconds" in record.metrics]
-    records = [record for record in ledger.clients() if record.online]
+    records = ledger.online_clients()
     online = {record.client_id for record in records}
     past, own = past_deletions(ledger), own_comparisons(ledger)
     planned = [

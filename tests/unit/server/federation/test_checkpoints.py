@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.federation.checkpoints import CheckpointStore, decode
+from server.federation.checkpoints import CheckpointStore
 from server.federation.state import ActiveDeletion, FederationState, Phase, PhaseCost
 from unlearning.errors import CheckpointError, VersionMismatch
 from unlearning.methods.costs import WorkDone
 from unlearning.methods.method import Noise, UnlearningState
 from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.runtime import archive
-from unlearning.runtime.archive import pack
+from unlearning.runtime.archive import pack, unpack
 from unlearning.verification.figures import Measurement, SetMeasure
 from unlearning.verification.observations import Outputs
 
@@ -54,7 +54,7 @@ STATE = FederationState(
 
 def test_everything_survives_a_round_trip():
     """A checkpoint holds exactly the state, the method's own memory included."""
-    back = decode(pack(STATE))
+    back = unpack(FederationState, pack(STATE))
     assert back.deletion is not None
     method = back.deletion.method_state
     assert method is not None

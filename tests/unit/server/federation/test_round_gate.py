@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from server.federation.checkpoints import decode
 from server.federation.gate import COMPARED_ROUNDS, RoundGate
 from server.federation.observing import ServerTestSet
 from server.federation.presence import Suspension, sentences, suspend, suspended
 from server.federation.state import FederationState
-from unlearning.runtime.archive import pack
+from unlearning.runtime.archive import pack, unpack
 
 
 class Scores(ServerTestSet):
@@ -87,6 +86,6 @@ def test_what_a_client_did_long_ago_is_forgotten():
 def test_a_checkpoint_carries_who_is_left_out():
     """And the scores."""
     state = replace(BEGINNING, suspensions=suspend({}, "2", 1), scores=(0.5,))
-    found = decode(pack(state))
+    found = unpack(FederationState, pack(state))
     assert (found.suspensions, found.scores) == ({"2": Suspension(until=4, rounds=3)}, (0.5,))
     assert "until round 4" in sentences(found.suspensions, 4)["2"]

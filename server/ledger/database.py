@@ -23,7 +23,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemy
 from server.ledger.records import Event, LedgerUnavailable, RoundRecord
 from server.ledger.schema_rules import create_schema
 from unlearning.errors import ConfigurationError, IllegalMove, VersionMismatch
-from unlearning.runtime.durable_files import close_to_others, make_private, open_private
+from unlearning.runtime.durable_files import close_to_others, make_private, open_private, sqlite_files
 
 # Imported where a ledger is opened: a seventh of what a command's start takes, and most commands open none.
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def _make_private_file(path: Path) -> None:
         if not path.exists():
             with contextlib.suppress(FileExistsError):
                 open_private(path, is_new=True).close()
-        opened = close_to_others(path.with_name(f"{path.name}{end}") for end in ("", "-wal", "-shm"))
+        opened = close_to_others(sqlite_files(path))
     except OSError as exc:
         raise LedgerUnavailable(
             f"The ledger {path} cannot be opened for its owner alone: {exc}. Run this as its owner."

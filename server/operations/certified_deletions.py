@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from server.certificate.document import Certificate, decode
 from server.certificate.file_checks import read_file
-from server.ledger import APPROVAL, FEDERATION, Ledger, NewRequest
+from server.ledger import FEDERATION, Ledger, NewRequest
 from server.operations.replaying import Lost
 from unlearning.errors import BackupError, CertificateError, InvalidRequest
 from unlearning.gdpr import Particulars, parse_ground
@@ -72,9 +72,8 @@ def read_certified(
 
 def unknown_to(ledger: Ledger, certified: Iterable[Certified]) -> list[Certified]:
     """Return the deletions of this federation that its restored ledger does not know, to be approved by its rule."""
-    facts = ledger.facts()
-    name = (facts.get(FEDERATION) or {}).get("name", "")
-    needed = int(facts.get(APPROVAL, 0))
+    name = (ledger.facts().get(FEDERATION) or {}).get("name", "")
+    needed = ledger.approvals_needed()
     return [
         replace(one, lost=replace(one.lost, new=replace(one.lost.new, approvals_needed=needed)))
         for one in certified

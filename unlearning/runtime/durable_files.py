@@ -220,6 +220,11 @@ def open_to_others(paths: Iterable[Path]) -> Iterator[Path]:
                 yield found
 
 
+def sqlite_files(database: Path) -> tuple[Path, ...]:
+    """Return the file of an SQLite database and those that SQLite keeps beside it; not all need to exist."""
+    return tuple(database.with_name(f"{database.name}{end}") for end in ("", "-wal", "-shm"))
+
+
 def close_to_others(paths: Iterable[Path]) -> list[Path]:
     """Take from others what they can do with `paths` and all below; gives what was open.
 

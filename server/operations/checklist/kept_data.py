@@ -10,7 +10,7 @@ from server.operations.checklist.finding import Finding, Installation, ok, probl
 from server.operations.superlink_residue import count_waiting_answers, last_erased_event, newest_completion
 from server.state_directory.ledger_address import ledger_url
 from unlearning.errors import DeploymentError, VersionMismatch
-from unlearning.runtime.durable_files import open_to_others
+from unlearning.runtime.durable_files import open_to_others, sqlite_files
 
 _SKEW = timedelta(minutes=5)
 ERASED_WITHIN = timedelta(minutes=1)
@@ -53,15 +53,15 @@ def check_ledger(installation: Installation, *, now: datetime) -> Iterator[Findi
 
 
 def _check_open_ledger(ledger: Ledger, kind: str, now: datetime) -> Iterator[Finding]:
-    broken = ledger.events.verify()
+    broken, num_events = ledger.events.verify(), ledger.events.last_sequence()
     if broken:
         yield problem(
             f"The ledger was changed past this program. {broken}",
             "Somebody or a fault wrote to the database past this program: keep a copy, restore a backup.",
         )
     else:
-        yield ok(f"The ledger is on {kind}; its {ledger.events.last_sequence()} events are whole.")
-    newest = ledger.events.page(after=max(0, ledger.events.last_sequence() - 1), limit=1)
+        yield ok(f"The ledger is on {kind}; its {num_events} events are whole.")
+    newest = ledger.events.page(after=max(0, num_events - 1), limit=1)
     if newest and newest[0].at > now + _SKEW:
         yield problem(
             f"The ledger's newest event is of {newest[0].at:%Y-%m-%d %H:%M} UTC: the clock was put back.",
@@ -78,8 +78,7 @@ def check_superlink_database(installation: Installation) -> Iterator[Finding]:
             "Give --superlink-database as flower-superlink was started with.",
         )
         return
-    files = [database, *(database.with_name(f"{database.name}{end}") for end in ("-wal", "-shm"))]
-    opened = list(open_to_others(files))
+    opened = list(open_to_others(sqlite_files(database)))
     if opened:
         yield problem(
             f"{opened[0]} can be read by others; it holds clients' answers.",

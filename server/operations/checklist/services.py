@@ -16,6 +16,7 @@ from server.operations.checklist.finding import Finding, Installation, ok, probl
 from server.operations.starting import APP
 from server.state_directory.files import REPLACED
 from strategies.installation import DEPLOY, Host
+from unlearning.runtime.durable_files import sqlite_files
 
 READ, WRITE, ENTER = 4, 2, 1
 SITES = "flower-supernode"
@@ -129,8 +130,7 @@ def _written(installation: Installation) -> Iterator[Path]:
     database, home = installation.superlink_database, installation.state_dir.parent
     if installation.is_server and database.is_file():
         yield database.parent
-        files = (database.with_name(f"{database.name}{end}") for end in ("", "-wal", "-shm"))
-        yield from filter(Path.is_file, files)
+        yield from filter(Path.is_file, sqlite_files(database))
     for directory in (installation.state_dir, home / "flower", home / APP):
         if directory.is_dir():
             yield directory

@@ -1,6 +1,7 @@
 """Foreign texts as lines for logs and messages."""
 
 import re
+from collections.abc import Sequence
 
 MAX_LINE = 500
 """Characters of a foreign text that are logged and written down; a stack trace's beginning and end fit."""
@@ -22,3 +23,9 @@ def as_line(text: object, limit: int = MAX_LINE) -> str:
         head = limit * 2 // 5
         line = f"{line[:head]} … {line[head + 3 - limit :]}"
     return line
+
+
+def list_first(items: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Return the first `most` items as a list in words, and how many more there are."""
+    more = len(items) - most
+    return separator.join(items[:most]) + (f" and {more:,} more" if more > 0 else "")

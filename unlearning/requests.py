@@ -27,6 +27,7 @@ from typing import Annotated, Any
 
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import Ground
+from unlearning.one_line import list_first
 from unlearning.runtime.json_codec import Sorted
 
 MAX_SAMPLE_IDS = 1_000_000
@@ -430,8 +431,7 @@ def parse_sample_ids(text: str) -> frozenset[str]:
         else:
             first_seen[sample_id] = number
     if repeated:
-        more = f" and {len(repeated) - 20:,} more" if len(repeated) > 20 else ""
-        raise InvalidRequest(f"The list of sample ids has repetitions: {'; '.join(repeated[:20])}{more}.")
+        raise InvalidRequest(f"The list of sample ids has repetitions: {list_first(repeated, 20, '; ')}.")
     if not first_seen:
         lines = len(text.splitlines())
         raise InvalidRequest(f"The list of sample ids is empty: {lines} line(s), none with an id.")

@@ -23,6 +23,7 @@ from strategies.joint_exchange import JointMessages
 from strategies.messages import MEASURE, NOTICE, TRAIN, UNLEARN
 from strategies.roster import Member
 from strategies.secure_exchange import exchange_securely
+from unlearning.one_line import list_first
 from unlearning.requests import OPEN_STATUSES, Exclusions, Status, Target
 from unlearning.runtime.peak_memory import MemoryWatch, PeakMemory
 
@@ -154,10 +155,9 @@ class Clients:
             self.register(may_ask=False)
             if since is not None and until is not None and self.writer.now() - since >= SAY_AFTER:
                 names = sorted(clients)
-                more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
                 times = f"since {since:%H:%M:%S}, at most until {until:%H:%M:%S} (UTC)"
                 known = {"clients": names, "since": since.isoformat(), "until": until.isoformat()}
-                self._say({"text": f"Waiting for {', '.join(names[:_SHOWN])}{more} {times}.", **known})
+                self._say({"text": f"Waiting for {list_first(names, _SHOWN)} {times}.", **known})
 
     def _say(self, waiting: Mapping[str, Any]) -> None:
         """Record whom the run waits for, also as events of the requests that it serves; {}: for no client."""

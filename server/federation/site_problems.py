@@ -6,7 +6,7 @@ does one that can take part in nothing, by its version or because it cannot read
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from logging import getLogger
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from server.ledger import SITE_PROBLEMS, Ledger, LedgerWriter
 from strategies.exchange import Exchange, read_each
 from strategies.messages import PART, TRAIN, Json
 from unlearning.errors import UpdateRefused
+from unlearning.one_line import list_first
 
 _log = getLogger(__name__)
 Part = tuple[int, int]
@@ -85,24 +86,19 @@ def misfits(parts: Mapping[str, Part]) -> dict[str, str]:
         if count == right or len(by_count) == 1:
             continue
         compared = sorted(by_count.keys() - {count}) if right is None else [right]
-        elsewhere = " and ".join(f"{other} at {_names(by_count[other])}" for other in compared)
+        elsewhere = " and ".join(f"{other} at {list_first(by_count[other], _SHOWN)}" for other in compared)
         found[client] = (
             f"It has part {number} of {count} of the data; the number of parts is {elsewhere}. Give all sites the same "
             "num-partitions, or they train on data of each other."
         )
     for (number, count), clients in owners.items():
         for client in clients if len(clients) > 1 else ():
-            others = _names([name for name in clients if name != client])
+            others = list_first([name for name in clients if name != client], _SHOWN)
             found.setdefault(
                 client,
                 f"It has part {number} of {count} of the data, as has {others}: give each site its own partition-id.",
             )
     return found
-
-
-def _names(clients: Sequence[str]) -> str:
-    more = len(clients) - _SHOWN
-    return ", ".join(clients[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _part(_client: str, values: Json) -> Part:

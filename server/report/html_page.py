@@ -14,6 +14,7 @@ from server.report.plots import attack_plot, score_plot
 from server.report.rechecks import BEGIN, END, section
 from server.report.report_data import ReportData
 from server.report.templating import environment, style
+from unlearning.one_line import list_first
 from unlearning.verification.figures import AttackFigure
 
 
@@ -57,6 +58,4 @@ def _pairs(values: dict[str, Any], between: str = " = ") -> str:
 def _listing(clients: tuple[str, ...], limit: int = 30) -> str:
     if not clients:
         return "none"
-    shown = ", ".join(clients[:limit])
-    more = f" and {len(clients) - limit:,} more" if len(clients) > limit else ""
-    return f"{len(clients):,}: {shown}{more}"
+    return f"{len(clients):,}: {list_first(clients, limit)}"

@@ -23,6 +23,7 @@ from unlearning.methods.method import Method
 from unlearning.methods.preparation import Preparation
 from unlearning.methods.registry import check_supports, method_named, preparations, validated_parameters
 from unlearning.methods.safe_range import beyond_safe_range
+from unlearning.one_line import list_first
 from unlearning.pseudonyms import PREFIX, is_keyed, names_of
 from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Target
 from unlearning.runtime.json_codec import from_plain
@@ -261,6 +262,4 @@ def _check_text(what: str, text: str) -> None:
 
 
 def _some(items: Sequence[str], separator: str) -> str:
-    rest = len(items) - _SHOWN
-    shown = separator.join(item[:120] for item in items[:_SHOWN])
-    return f"{shown} and {rest:,} more" if rest > 0 else shown
+    return list_first([item[:120] for item in items], _SHOWN, separator)

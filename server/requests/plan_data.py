@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from unlearning.one_line import list_first
 from unlearning.requests import Granularity, Target
 from unlearning.runtime.json_codec import from_plain
 from unlearning.verification.difference.holders import Holder
@@ -205,11 +206,10 @@ class SampleCheck:
             return f"The ids were not checked at client {self.client}: {why}."
         parts = []
         if self.unknown:
-            more = len(self.unknown) - _SHOWN
-            shown = ", ".join(self.unknown[:_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
             parts.append(
                 f"Client {self.client} does not have {len(self.unknown):,} of the {self.num_samples:,} samples: "
-                f"{shown}. Correct the file; no method can forget what the site does not have."
+                f"{list_first(self.unknown, _SHOWN)}. Correct the file; "
+                "no method can forget what the site does not have."
             )
         else:
             parts.append(f"Client {self.client} has all {self.num_samples:,} samples.")

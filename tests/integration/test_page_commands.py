@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.local_layout import free_ports
+from benchmarks.process_group import kill_local_superlink
 from server.operations.flower_control import flower_environment
 from strategies.installation import program
 from tests.code_blocks import ALONE, DOCS, LIVE, ROOT, TUTORIAL, ShellBlock, all_shell_blocks
@@ -196,18 +198,22 @@ def test_the_tutorial_of_an_own_app_can_be_followed(tmp_path: Path) -> None:
     text = (DOCS / "tutorial-your-own-app.md").read_text(encoding="utf-8")
     shell, app, place = by_test(TUTORIAL), tmp_path / "hospital", tmp_path
     blocks = {(block.page, block.line): block for block in shell.values()}
-    for found in re.finditer(r"(?ms)^```(sh|python)\n(.*?)^```$", text):
-        line = text[: found.start()].count("\n") + 1
-        if found[1] == "python":
-            (app / found[2].splitlines()[0].removeprefix("# ")).write_text(found[2], encoding="utf-8")
-        elif block := blocks.get(("tutorial-your-own-app", line)):
-            run_block(
-                block,
-                place,
-                {},
-                FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION="1",
-                FLWR_HOME=str(tmp_path / "flwr"),
-            )
-            place = app
+    http, control = map(str, free_ports(2))
+    variables = {
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_HOME": str(tmp_path / "flwr"),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": http,
+        "FLWR_LOCAL_CONTROL_API_PORT": control,
+    }
+    try:
+        for found in re.finditer(r"(?ms)^```(sh|python)\n(.*?)^```$", text):
+            line = text[: found.start()].count("\n") + 1
+            if found[1] == "python":
+                (app / found[2].splitlines()[0].removeprefix("# ")).write_text(found[2], encoding="utf-8")
+            elif block := blocks.get(("tutorial-your-own-app", line)):
+                run_block(block, place, {}, **variables)
+                place = app
+    finally:
+        kill_local_superlink(tmp_path / "flwr")  # `flwr run . local` starts one and leaves it behind
     assert (app / "state" / "reports" / "r-000001" / "report.html").exists()
     assert (app / "model.pt").exists()

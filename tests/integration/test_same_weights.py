@@ -5,6 +5,9 @@ The same settings, with three deletions written into them, run on the in-process
 model's hash is over its bits, so equal hashes are more than equality to a tolerance; the last weights are also compared
 as numbers, so that a failure says how far apart they are. The simulation is compared by `make test-long`; in the gate
 the demo tells its story in it.
+
+The same with secure aggregation, by five methods for which sums suffice: sums of integers have no order, so the bits
+are the same again, and within fixed point those of the run in the clear.
 """
 
 import json
@@ -24,12 +27,15 @@ from server.ledger import Ledger
 from server.operations.flower_control import ConfigValue, config_argument, flower_environment
 from server.state_directory.ledger_address import ledger_url
 from strategies.installation import program
+from strategies.settings.run_config import RunSettings
+from tests.acceptance.test_secure_aggregation import SecureFederation
 from tests.federation import InProcessFederation
 from tests.integration.conftest import REPOSITORY
 from tests.integration.deployments import FrugalDeployment
 from tests.integration.live_federation import OVER_SESSIONS, SETTINGS, hashes
 from unlearning.parameters import Vector
 from unlearning.requests import Status
+from unlearning.tasks import load_site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -63,7 +69,7 @@ def outcome_in(state_dir: Path) -> Outcome:
     assert state is not None
     with closing(Ledger.open(ledger_url(state_dir))) as ledger:
         requests = ledger.requests.select()
-        assert [request.status for request in requests] == [Status.COMPLETED] * 3
+        assert {request.status for request in requests} == {Status.COMPLETED}
         reports = [
             json.loads((state_dir / "reports" / request.id / "report.json").read_text())
             for request in requests
@@ -79,15 +85,16 @@ def outcome_in(state_dir: Path) -> Outcome:
         )
 
 
-def run_in_process(directory: Path) -> Outcome:
+def run_in_process(directory: Path, config: Mapping[str, ConfigValue] = RUN_CONFIG) -> Outcome:
     """The server and client code on the in-process Grid."""
-    federation = InProcessFederation(directory, RUN_CONFIG)
+    kind = SecureFederation if config.get("secure-aggregation") else InProcessFederation
+    federation = kind(directory, config)
     federation.run()
     federation.close()
     return outcome_in(directory)
 
 
-def run_in_simulation(directory: Path) -> Outcome:
+def run_in_simulation(directory: Path, config: Mapping[str, ConfigValue] = RUN_CONFIG) -> Outcome:
     """`flwr run . local`, as a user calls it."""
     state_dir = directory / "state"
     http, control = map(str, free_ports(2))
@@ -100,7 +107,7 @@ def run_in_simulation(directory: Path) -> Outcome:
     }
     command = [program("flwr"), "run", str(REPOSITORY), "local", "--stream"]
     command += ["--federation-config", f"num-supernodes={NUM_CLIENTS}"]
-    command += ["--run-config", config_argument({**RUN_CONFIG, "state-dir": str(state_dir)})]
+    command += ["--run-config", config_argument({**config, "state-dir": str(state_dir)})]
     try:
         done = subprocess.run(
             command, env=environment, cwd=directory, capture_output=True, text=True, timeout=RUN_TIMEOUT_S
@@ -111,10 +118,10 @@ def run_in_simulation(directory: Path) -> Outcome:
     return outcome_in(state_dir)
 
 
-def run_on_processes(directory: Path) -> Outcome:
+def run_on_processes(directory: Path, config: Mapping[str, ConfigValue] = RUN_CONFIG) -> Outcome:
     """A SuperLink, a SuperExec, and a SuperNode for each client; rounds over sessions, all with TLS."""
     state_dir = directory / "state"
-    config = {**RUN_CONFIG, **OVER_SESSIONS, "state-dir": str(state_dir)}
+    config = {**config, **OVER_SESSIONS, "state-dir": str(state_dir)}
     with FrugalDeployment(
         directory,
         num_clients=NUM_CLIENTS,
@@ -122,11 +129,24 @@ def run_on_processes(directory: Path) -> Outcome:
         run_config=config,
         secure=True,
         with_sessions=True,
+        secure_aggregation=bool(config.get("secure-aggregation")),
     ) as deployment:
         run_id = deployment.submit_run()
         status = deployment.wait_until_finished(run_id, RUN_TIMEOUT_S)
         assert status == "finished:completed", deployment.control.log(run_id)
     return outcome_in(state_dir)
+
+
+def sums() -> dict[str, ConfigValue]:
+    """Settings of a run that forgets some samples of client 1 by each method for which sums suffice."""
+    plain = {**SETTINGS, "num-clients": NUM_CLIENTS, "rounds": 6}
+    ids = sorted(load_site(RunSettings.from_run_config(plain).task(), 1).train.ids.tolist())
+    methods = ("natural", "not", "puf-regular", "newton-cg damping=0.05", "retrain")
+    requests = [
+        f"at={number + 1} client=1 samples={ids[number]} method={method}"
+        for number, method in enumerate(methods)
+    ]
+    return {**plain, "requests": "; ".join(requests)}
 
 
 @pytest.fixture(scope="module")
@@ -156,3 +176,20 @@ def test_each_deletion_changes_the_model_twice(expected: Outcome) -> None:
     assert expected.exchanges[1] > 2
     kinds = [kind for kind, _, _ in expected.rounds]
     assert kinds == ["training", "unlearning", "recovery"] * 3 + ["training"]
+
+
+@pytest.mark.long
+def test_sums_give_the_same_model_with_and_without_secure_aggregation(tmp_path: Path) -> None:
+    """In one process, in the simulation and on real processes."""
+    plain, secure = sums(), {**sums(), "secure-aggregation": True}
+    in_the_clear = run_in_process(tmp_path / "clear", plain)
+    expected = run_in_process(tmp_path / "sums", secure)
+    assert len(expected.models) == 5
+    np.testing.assert_allclose(expected.weights, in_the_clear.weights, atol=1e-3)
+    for name, run in (("processes", run_on_processes), ("simulation", run_in_simulation)):
+        (tmp_path / name).mkdir()
+        found = run(tmp_path / name, secure)
+        difference = float(np.max(np.abs(found.weights - expected.weights)))
+        print(f"{name}: largest difference {difference:g}")
+        assert found.rounds == expected.rounds, name
+        assert found.models == expected.models, name

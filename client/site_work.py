@@ -102,6 +102,7 @@ class SiteCache:
             *sorted(settings.own.items()),
             *sorted(node_config.items()),
             memory.tombstones(),
+            memory.keys(),  # `names` are by these, and the first comes with the first samples to leave out
             forget,
         )
         if key not in self._loaded:

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 from matplotlib.figure import Figure
+from PIL import Image
 
 from benchmarks.persistence.runs import CASES, FURTHER, MOST, RECOVERY, ROUNDS, measured, row_path
 from benchmarks.tables import Row, table, write
@@ -131,7 +132,8 @@ def _draw(rows: list[Row], path: Path) -> None:
         axes.set_ylim(-0.03, 1.03)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper", fontsize=8, title="others: grey")
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=90)
+    Image.open(path).convert("RGB").quantize(32).save(path, optimize=True)
 
 
 if __name__ == "__main__":

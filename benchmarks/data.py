@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from unlearning.evaluation import evaluate
+from unlearning.methods.registry import METHODS
 from unlearning.parameters import Vector
 from unlearning.tasks import TaskSettings, load_server_test, load_site, losses
 from unlearning.tasks.models import Shape
@@ -21,6 +22,11 @@ def sites_and_test(settings: TaskSettings) -> tuple[dict[str, Examples], Example
     test = load_server_test(settings)
     assert test is not None, f"{settings.dataset} has test data"
     return sites, test
+
+
+def prepare_for(method: str) -> str:
+    """Return the setting `prepare` with which a method can be used; empty where it needs no work in training rounds."""
+    return "" if METHODS[method].info.preparation is None else method
 
 
 def random_examples(count: int, shape: Shape, *, segmentation: bool = False) -> Examples:

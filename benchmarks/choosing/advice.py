@@ -38,9 +38,9 @@ def _auc(row: str, stage: str = "recovered") -> str:
     return f"{{difference-attacks.json:rows/{row}/{stage}/auc/0|.2f}}"
 
 
-def _lasting(method: str, relearnt: str = "{{persistence.json:rows/a client {}/relearn_score|d}}") -> str:
-    accuracy = f"{{persistence.json:rows/a client {method}/curve/100/score|.0%}}"
-    return f"{accuracy}, relearnt in {relearnt.format(method)}"
+def _lasting(method: str) -> str:
+    row = f"persistence.json:rows/a client {method}"
+    return f"{{{row}/curve/100/score|.0%}}, relearnt in {{{row}/relearnt|s}}"
 
 
 ADVICE = (
@@ -119,7 +119,7 @@ ADVICE = (
         f"{_RIDGE}: the retrained head to {{exact-ridge.json:rows/0/off|.1g}} of its length, "
         "{exact-ridge.json:rows/0/CPU s, deletion|.2f} CPU seconds for a client of ten",
         f"{_auc('client exact-ridge')}; one sample {_auc('samples exact-ridge 1')} and the sample itself",
-        _lasting("exact-ridge", "more than 20"),
+        _lasting("exact-ridge"),
     ),
     Advice(
         "a linear head at its minimum, not prepared; an (ε, δ) **guarantee** wanted",

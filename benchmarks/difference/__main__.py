@@ -55,6 +55,7 @@ from unlearning.verification.figures import AttackFigure, Estimate
 
 FIVE = ("retrain", "puf-special", "gradient-ascent", "newton-cg", "exact-ridge")
 TOGETHER = (1, 5, 20)
+DIGITS = "digits"
 LARGER = ("fashion-mnist", "cifar10-features")
 """Data sets that are read from files."""
 NUM_DELETED = 20
@@ -91,7 +92,7 @@ def _parts(data_dir: str) -> Iterator[tuple[str, Measure]]:
         for count in TOGETHER:
             yield f"samples {method} {count}", partial(_samples, method, count)
     yield "guess", _guess
-    yield "ridge digits", partial(heads, "digits", data_dir)
+    yield "ridge digits", partial(heads, DIGITS, data_dir)
     if data_dir:
         for name in LARGER:
             yield f"ridge {name}", partial(heads, name, data_dir)
@@ -103,7 +104,7 @@ def _parts(data_dir: str) -> Iterator[tuple[str, Measure]]:
             yield f"client {method} {dataset}", partial(_client, method, dataset, data_dir)
 
 
-def _client(method: str, dataset: str = "digits", data_dir: str = "") -> Row:
+def _client(method: str, dataset: str = DIGITS, data_dir: str = "") -> Row:
     """Measure the deletion of a client."""
     given = federation(method, dataset, data_dir)
     forgotten = given.sites[CLIENT]
@@ -194,11 +195,11 @@ def _page(rows: dict[str, Any], reading: str) -> Iterator[str]:
         "recovered",
         "most frequent",
     ]
-    for dataset in ("digits", *LARGER):
-        of = "" if dataset == "digits" else dataset
-        if any(_clients(rows, of)):
-            lines = table(heads_, _client_rows(rows, of))
-            yield from [f"## Every method, a client: {dataset}", "", *lines, "", *_refusals(rows, of)]
+    for dataset in (DIGITS, *LARGER):
+        found = dict(_clients(rows, dataset))
+        if found:
+            lines = table(heads_, _client_rows(found))
+            yield from [f"## Every method, a client: {dataset}", "", *lines, "", *_refusals(found)]
     yield "## One, five and twenty records together"
     yield ""
     heads_ = [
@@ -237,21 +238,21 @@ def _page(rows: dict[str, Any], reading: str) -> Iterator[str]:
     yield from table(heads_, cells)
 
 
-def _clients(rows: dict[str, Any], of: str) -> Iterator[tuple[str, Row]]:
-    """Yield each method with its row of a data set; `of`: its name, empty for digits."""
+def _clients(rows: dict[str, Any], dataset: str) -> Iterator[tuple[str, Row]]:
+    """Yield each method with its row of a data set; the names of digits' rows do not have it."""
     for name, row in rows.items():
-        kind, method, dataset = (*name.split(" "), "", "")[:3]
-        if kind == "client" and dataset == of:
-            yield method, row
+        kind, *rest = name.split(" ")
+        if kind == "client" and (*rest, DIGITS)[1] == dataset:
+            yield rest[0], row
 
 
-def _refusals(rows: dict[str, Any], of: str) -> Iterator[str]:
-    refused = [f"- `{method}`: {row['failed']}" for method, row in _clients(rows, of) if "failed" in row]
+def _refusals(found: dict[str, Row]) -> Iterator[str]:
+    refused = [f"- `{method}`: {row['failed']}" for method, row in found.items() if "failed" in row]
     yield from ["Refused:", "", *refused, ""] if refused else []
 
 
-def _client_rows(rows: dict[str, Any], of: str) -> Iterator[list[object]]:
-    for method, row in _clients(rows, of):
+def _client_rows(found: dict[str, Row]) -> Iterator[list[object]]:
+    for method, row in found.items():
         if "failed" in row:
             continue
         now, later = row["unlearned"], row["recovered"]

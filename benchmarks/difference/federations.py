@@ -9,7 +9,7 @@ import scipy
 from numpy.typing import NDArray
 from torch import nn
 
-from benchmarks.data import sites_and_test
+from benchmarks.data import prepare_for, sites_and_test
 from unlearning.errors import NumericalError
 from unlearning.evaluation import predict
 from unlearning.local import Learnt, begin, learn, retained, unlearn
@@ -30,7 +30,6 @@ from unlearning.verification.difference.membership import rise_of_loss
 CLIENT = "0"
 ROUNDS, RECOVERY = 8, 3
 TRAINING = TrainingSettings(learning_rate=0.1, epochs=3, batch_size=16)
-PREPARED = ("sisa", "hf-online", "exact-ridge", "federaser", "pga", "fedau-learning")
 LINEAR = ("hf-online", "exact-ridge")
 L2 = 1.0
 
@@ -52,7 +51,7 @@ class Federation:
 
 def federation(method: str, dataset: str = "digits", data_dir: str = "") -> Federation:
     """Return the federation that `method` forgets in, prepared for where it needs that."""
-    return _trained(settings_for(method, dataset, data_dir), method if method in PREPARED else "")
+    return _trained(settings_for(method, dataset, data_dir), prepare_for(method))
 
 
 @cache

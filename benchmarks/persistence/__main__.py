@@ -68,7 +68,10 @@ def main(
             *_table([row for row in rows if row["case"] == case], what),
         ]
     _draw(rows, output.with_suffix(".png"))
-    write(output, lines, {"rows": {f"{row['case']} {row['method']}": row for row in rows}})
+    named = {
+        f"{row['case']} {row['method']}": {**row, "relearnt": _rounds(row, "relearn_score")} for row in rows
+    }
+    write(output, lines, {"rows": named})
 
 
 def _table(rows: list[Row], what: str) -> list[str]:
@@ -89,7 +92,6 @@ def _table(rows: list[Row], what: str) -> list[str]:
 
 
 def _cells(row: Row, what: str) -> list[str]:
-    relearnt = [f"> {MOST}" if row.get(key) is None else str(row[key]) for key in RELEARN]
     curve = {int(number): levels for number, levels in row["curve"].items()}
     levels = [row["before"], *(curve.get(number, {}) for number in SHOWN)]
     areas = [row["before"], curve[0], curve.get(FURTHER, {})]
@@ -100,8 +102,12 @@ def _cells(row: Row, what: str) -> list[str]:
         *("–" if (area := one.get("auc")) is None else f"{area:.2f}" for one in areas),
         row["then"] or "–",
         f"reopened after {reopened}" if reopened else row["now"] or "–",
-        *relearnt,
+        *(_rounds(row, key) for key in RELEARN),
     ]
+
+
+def _rounds(row: Row, key: str) -> str:
+    return f"more than {MOST}" if row.get(key) is None else str(row[key])
 
 
 def _percent(value: float | None) -> str:

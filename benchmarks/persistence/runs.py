@@ -11,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.data import sites_and_test
+from benchmarks.data import prepare_for, sites_and_test
 from benchmarks.tables import Row
 from unlearning.errors import FlowerUnlearningError
 from unlearning.evaluation import evaluate
 from unlearning.local import Learnt, begin, learn, retained, unlearn
-from unlearning.methods.registry import METHODS
 from unlearning.parameters import Vector
 from unlearning.requests import Forget, Granularity, Target
 from unlearning.tasks import TaskSettings, make_task
@@ -32,8 +31,6 @@ from unlearning.verification.relearning import relearn_time
 ROUNDS, RECOVERY, FURTHER, MOST = 20, 2, 100, 20
 """Training rounds before the deletion, in its recovery and after it; the most rounds of relearning."""
 CHECKS = (5, 20, 100)
-PREPARED = tuple(name for name, method in METHODS.items() if method.info.preparation is not None)
-"""Methods that need work in training rounds; each has an original of its own."""
 SETTINGS = TaskSettings(
     dataset="digits", model="mlp", num_clients=4, partition="dirichlet", alpha=0.3, max_examples=600
 )
@@ -67,7 +64,7 @@ def _measure(case: str, method: str) -> Row:
     task, target, sites = _task(method), CASES[case], _sites(case)
     rest = retained(sites, [target])
     try:
-        original = _original(case, method if method in PREPARED else "")
+        original = _original(case, prepare_for(method))
         learnt = unlearn(method, task, original, sites, [target]).learnt
     except FlowerUnlearningError as exc:
         return {"failed": " ".join(str(exc).split())}
@@ -90,8 +87,6 @@ def _measure(case: str, method: str) -> Row:
         "reopened_after": None,
     }
     done = 0
-    if learns is task:  # no second deletion follows; SISA's shards go on as they are
-        learnt = replace(learnt, prepared={}, stores={}, site_stores={})
     for number in CHECKS:
         learnt, done = learn(task, rest, learnt, rounds=number - done), number
         now = _look(case, learns, learnt.parameters)

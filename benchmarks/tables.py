@@ -44,6 +44,11 @@ def provenance() -> str:
     )
 
 
+def to_six_digits(value: Any) -> Any:
+    """Return JSON's values with floats to six digits, which is more than a table shows."""
+    return json.loads(json.dumps(value), parse_float=lambda digits: float(f"{float(digits):.6g}"))
+
+
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """Return the lines of a Markdown table; a first heading may be empty."""
     return [_line(headings), _line(["---"] * len(headings)), *map(_line, rows)]
@@ -81,7 +86,7 @@ def write(output: Path, lines: Iterable[str], found: Mapping[str, Any]) -> None:
     page = "\n".join(lines) + "\n"
     output.parent.mkdir(parents=True, exist_ok=True)
     output.with_name(output.name + ".md").write_text(page, encoding="utf-8")
-    content = json.dumps({"provenance": provenance(), **found}, indent=1)
+    content = json.dumps({"provenance": provenance(), **to_six_digits(found)}, indent=1)
     output.with_name(output.name + ".json").write_text(content + "\n", encoding="utf-8")
     Console().print(page, markup=False, soft_wrap=True)
 

@@ -183,9 +183,6 @@ def _write(chosen: "Experiment", rows: "list[Row]", command: str, output: Path) 
 
 def packed_rows(rows: "list[Row]") -> bytes:
     """Return rows as the file that is kept of them: to six digits, which is more than a table shows."""
-    exact = "".join(json.dumps(row) + "\n" for row in rows)
-    short = [
-        json.loads(line, parse_float=lambda digits: float(f"{float(digits):.6g}"))
-        for line in exact.splitlines()
-    ]
-    return lzma.compress("".join(json.dumps(row) + "\n" for row in short).encode(), preset=9)
+    from benchmarks.tables import to_six_digits  # it imports PyTorch
+
+    return lzma.compress("".join(json.dumps(to_six_digits(row)) + "\n" for row in rows).encode(), preset=9)

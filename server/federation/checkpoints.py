@@ -41,8 +41,8 @@ class CheckpointStore:
         entries = self._entries()
         sequence = max((entry.sequence for entry in entries), default=0) + 1
         path = write_by_digest(
-            lambda digest: self._directory / f"{sequence:010d}-{token:06d}-{digest[:16]}.npz",
-            near=self._directory / f"{sequence:010d}.npz",
+            self._directory,
+            name_of=lambda digest: f"{sequence:010d}-{token:06d}-{digest[:16]}.npz",
             write=lambda file: pack_into(file, state),
         )
         for entry in sorted(self._entries())[: -self._keep]:

@@ -384,6 +384,6 @@ def _refuse_if_over(connection: sa.Connection, new: NewRequest, allowance: Allow
         raise LimitExceeded(
             f"{new.submitted_by!r} has filed {count:,} requests naming {named:,} samples within 24 hours, cancelled "
             f"ones included; with this one it would be over the quota of {quota.requests_per_day:,} requests and "
-            f"{quota.samples_per_day:,} samples. Try again tomorrow, or ask the federation's operator to file it.",
+            f"{quota.samples_per_day:,} samples. Try again tomorrow, or ask the federation's operator.",
             code="daily-quota",
         )

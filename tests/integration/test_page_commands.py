@@ -26,7 +26,7 @@ from unlearning.requests import DeletionRequest, Status
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 READER = "--server federation.example.org:9100 --tls-ca ca.crt --tls-cert olga.pem --tls-key olga.key"
-"""What stands before a command of somebody on another machine."""
+"""The options of a command that is given on another machine."""
 
 
 def run_block(block: ShellBlock, directory: Path, places: Mapping[str, str], **variables: str) -> str:
@@ -162,7 +162,8 @@ def test_commands_of_the_pages_do_what_the_pages_say(tmp_path: Path) -> None:
         desk.give_lines(take("how-to-handle-a-failed-deletion"), {})
         desk.give(take("how-to-recheck-a-deletion", 0))
         desk.give(take("how-to-recheck-a-deletion", 2), {"r-000001": desk.failed()})
-        assert "intact" in desk.give(take("how-to-audit-the-ledger")) or (tmp_path / "heads.txt").exists()
+        desk.give(take("how-to-audit-the-ledger"))
+        assert (tmp_path / "heads.txt").read_text()
         desk.give(take("how-to-back-up-and-restore"), {"/backup": str(tmp_path / "backup")})
         assert (tmp_path / "backup" / "2026-03-01").is_dir()
         desk.give(take("how-to-prune-and-erase"))

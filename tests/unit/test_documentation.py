@@ -176,6 +176,8 @@ def test_every_shell_block_is_run_by_a_test_or_it_is_said_why_not():
     assert {place for place, test in found.items() if test is None} == set(ELSEWHERE)
     assert set(SINGLE) <= set(found)
     assert set(FOLLOWED) <= {page for page, _ in found}
+    for path in re.findall(r"tests/[\w/.]+", " ".join(ELSEWHERE.values())):
+        assert (ROOT / path).exists(), path
     for test in {*found.values()} - {None}:
         path, _, name = str(test).partition("::")
         assert (ROOT / path).exists()

@@ -57,7 +57,7 @@ class NoisyFineTuningParameters(MethodParameters):
         default=3.0, gt=0, le=100, description="ε of the guarantee"
     )
     delta: Annotated[float, Safe(high=1e-5)] = Field(
-        default=1e-5, gt=0, le=0.1, description="δ of the guarantee; below 1/n of the examples"
+        default=1e-5, gt=0, le=0.1, description="δ of the guarantee; below one over the number of examples"
     )
     # 1,000 rounds of the whole federation are days.
     steps: Annotated[int, Safe(high=1000)] = Field(

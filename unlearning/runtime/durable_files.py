@@ -60,22 +60,24 @@ def copy_private(source: Path, destination: Path) -> None:
         shutil.copyfileobj(content, file)
 
 
-def write_by_digest(path_of: Callable[[str], Path], near: Path, write: Callable[[IO[bytes]], None]) -> Path:
-    """Write a file whose name says its content, a piece at a time: `write` puts it into a file that can seek.
+def write_by_digest(
+    directory: Path, name_of: Callable[[str], str], write: Callable[[IO[bytes]], None]
+) -> Path:
+    """Write a file whose name has its content's hash, a piece at a time: `write` puts it into a file that can seek.
 
-    path_of: the path for the SHA-256 of the content, in hex. near: any path in the same directory, for the time before
-    that is known. Returns where the file is; it is durable then.
+    name_of: the file's name by the SHA-256 of its content, in hex. Returns where the file is; it is durable then.
 
     Raises:
         OSError: the directory cannot be written to.
     """
-    with _partial_file(near) as file:
+    unnamed = directory / "unnamed"
+    with _partial_file(unnamed) as file:
         write(file)
         _make_durable(file)
-        with partial_of(near).open("rb") as written:
-            path = path_of(hashlib.file_digest(written, "sha256").hexdigest())
-        partial_of(near).replace(path)
-    sync_directory(path.parent)
+        with partial_of(unnamed).open("rb") as written:
+            path = directory / name_of(hashlib.file_digest(written, "sha256").hexdigest())
+        partial_of(unnamed).replace(path)
+    sync_directory(directory)
     return path
 
 

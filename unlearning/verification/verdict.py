@@ -88,7 +88,7 @@ def verdict(before: Figures | None, after: Figures | None, retrained: Figures | 
             return Verdict(finding, (*found[change], *others))
     if wide or (wide := _too_few(before, after)):
         return Verdict(Finding.TOO_FEW, wide)
-    return Verdict(Finding.NOT_SHOWN, (UNCHANGED,))
+    return Verdict(Finding.NOT_SHOWN, (_UNCHANGED,))
 
 
 def is_enough(num_examples: int) -> bool:
@@ -113,9 +113,9 @@ def _narrowest(auc: float, num_examples: int) -> tuple[float, float]:
     return narrowest_interval(auc, num_examples, MOST_EXAMPLES, level=CONFIDENCE_LEVEL)
 
 
-UNCHANGED = (
-    "No attack tells the forgotten records from unseen ones clearly worse or better than before (AUC, 95 % interval). "
-    "That fewer of them are recognised does not count alone: of unseen records fewer may be, too."
+_UNCHANGED = (
+    "No attack's figure, which is its AUC where it has one, changed by more than its 95 % interval. That fewer "
+    "forgotten records are recognised does not count where there is an AUC: fewer unseen ones may be recognised, too."
 )
 _WEAKER, _STRONGER, _OVER = "weaker", "stronger", "over-forgetting"
 

@@ -146,7 +146,7 @@ def _rounds(directory: Path, grid: InProcessGrid, config: Configuration) -> list
         for number in range(1, WARM_UP + ROUNDS + 1):
             one, state = _round(fedavg, sessions, checkpoints, replace(state, round=number))
             found.append(one)
-        sessions.close(ending_s=0.0)  # no answer to an invitation comes back through the pipes
+        sessions.close(ending_s=1.0)  # no answer to an invitation comes back through the pipes
     return found[WARM_UP:]
 
 

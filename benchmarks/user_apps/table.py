@@ -36,7 +36,7 @@ from unlearning.runtime.durable_files import make_private, write_atomically
 
 TRANSPORTS = ("simulation", "session", "messages")
 NUM_CLIENTS = 3
-WAIT_S = 240.0
+WAIT_S = 1200.0
 PREFACE = """# Users' own apps
 
 Three sites of 90 examples; a third of site 1's labels are wrong, and client 1 is deleted before the last of four

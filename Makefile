@@ -100,8 +100,8 @@ docs: setup                 ## the generated parts of docs/reference-*.md, pypro
 	$(BIN)/python -m tests.contract.test_task_kinds
 	$(BIN)/python -m tests.unit.strategies.test_by_name
 
-site: setup                 ## the documentation as a site, in build/site
-	$(BIN)/sphinx-build -nW --keep-going --quiet -d build/site-doctrees docs build/site
+site: setup                 ## the documentation as a site, in build/site; REPOSITORY=https://… adds links that edit a page
+	REPOSITORY='$(REPOSITORY)' $(BIN)/sphinx-build -nW --keep-going --quiet -d build/site-doctrees docs build/site
 	@echo "build/site/index.html"
 
 bench: setup                ## speed and memory, as ratios measured in one run

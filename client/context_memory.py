@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 
-from client.memory import LOCAL, ClientMemory, DirectoryMemory, erase_trained_with, state_dir_of
+from client.memory import (
+    LOCAL,
+    ClientMemory,
+    DirectoryMemory,
+    erase_trained_with,
+    rounds_from_json,
+    rounds_to_json,
+    state_dir_of,
+)
+from unlearning.certified.private_training import PrivateRounds
 from unlearning.pseudonyms import merge_keyed
 from unlearning.requests import NOTHING, Forget
 from unlearning.runtime.json_codec import from_plain, to_plain
@@ -15,6 +24,7 @@ from unlearning.runtime.stores import Arrays, MappedStore, Store
 
 _RECORD = "flower-unlearning"
 _KEPT = f"{_RECORD}/kept/"
+_PRIVACY = f"{_RECORD}/sample-privacy"
 
 
 class ContextMemory:
@@ -54,6 +64,15 @@ class ContextMemory:
     def store(self, method: str) -> Store:
         """Return what this virtual client keeps for a method, in its context."""
         return MappedStore(ContextEntries(self._state, method))
+
+    def privacy(self) -> tuple[PrivateRounds, ...]:
+        """Return the steps that are counted in this run."""
+        record = self._state.config_records.get(_PRIVACY)
+        return () if record is None else rounds_from_json(str(record["rounds"]))
+
+    def count_privacy(self, rounds: tuple[PrivateRounds, ...]) -> None:
+        """Keep them as long as the run."""
+        self._state[_PRIVACY] = ConfigRecord({"rounds": rounds_to_json(rounds)})
 
     def outbox(self) -> list[dict[str, Any]]:
         """Return nothing: a virtual client has no site at which to file a request."""

@@ -12,6 +12,7 @@ from client.last_answer import LastAnswer
 from client.local_layers import keep_values, values_before
 from client.measurements import measure
 from client.memory import ARRIVING, state_dir_of
+from client.sample_privacy import count_training, refuse_unhidden_method
 from client.secure_rounds import answer_stage
 from client.site_work import ClientWork, SiteCache, Sites, client_id_of
 from strategies.messages import (
@@ -63,6 +64,7 @@ def handle_train(message: Message, local: ClientWork) -> RecordDict:
     else:  # a stock strategy sends none
         training = local.settings.training(local.server_round)
     training = replace(training, proximal_mu=_proximal_mu(message))
+    account = count_training(local, training, examples)
     trained, beside = _train_locally(
         local, message.content.array_records["arrays"], examples, local.training(training)
     )
@@ -73,7 +75,7 @@ def handle_train(message: Message, local: ClientWork) -> RecordDict:
             metrics={"loss": trained.loss},
             arrays=beside,
         ),
-        {} if local.loaded.part is None else {PART: local.loaded.part},
+        account if local.loaded.part is None else {PART: local.loaded.part, **account},
     )
 
 
@@ -115,9 +117,11 @@ def handle_unlearn(message: Message, local: ClientWork) -> RecordDict:
     """
     name, instruction = instruction_of(message)
     forget = local.reveal(instruction.forget)
-    site = _site(local, name, forget)
+    site, method = _site(local, name, forget), method_named(name)
+    refuse_unhidden_method(local, method.info)
+    account = count_training(local, instruction.training, site.retain)
     instruction = replace(instruction, forget=forget, training=local.training(instruction.training))
-    return reply_content(method_named(name).client_step(instruction, site), {})
+    return reply_content(method.client_step(instruction, site), account)
 
 
 def _site(local: ClientWork, method: str, forget: Forget) -> ClientSite:

@@ -15,6 +15,7 @@ runs and restarts, and no operator of the server can make a client forget it. Wi
     state-dir/arriving            a session's models while they are in use, in files without a name
     state-dir/version             of the program (`unlearning.protocol`); an older one does not touch the directory
     state-dir/secure-round.json   the last round of secure aggregation that was answered, and its secrets until its end
+    state-dir/sample-privacy.json what training with privacy for single samples has used (`client.sample_privacy`)
     state-dir/planted-noise.npz   noise that the owner planted, noise-scores.json its scores (`client.planted_noise`)
 
 When something more of the client's own is forgotten, all that methods keep here and the last answer are erased: they
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
+from unlearning.certified.private_training import PrivateRounds
 from unlearning.errors import CheckpointError, InvalidRequest
 from unlearning.gdpr import NOTHING_GIVEN, Particulars
 from unlearning.protocol import VERSION_FILE, claim_directory
@@ -40,6 +42,7 @@ from unlearning.runtime.stores import DirectoryStore, Store
 from unlearning.untrusted import SITE_REQUEST_BYTES, SITE_REQUESTS
 
 SAMPLE_IDS, _PROBLEM, SECURE_ROUND = "sample-ids", "problem", "secure-round.json"
+SAMPLE_PRIVACY = "sample-privacy.json"
 PLANTED, SCORES = "planted-noise.npz", "noise-scores.json"
 LAST_ANSWER, ARRIVING = "last-answer", "arriving"
 LOCAL = "local-layers"  # the store of `client.local_layers`
@@ -56,6 +59,7 @@ _OURS = (
     "peer",
     LAST_ANSWER,
     ARRIVING,
+    SAMPLE_PRIVACY,
     PLANTED,
     SCORES,
     VERSION_FILE,
@@ -79,6 +83,12 @@ class ClientMemory(Protocol):
 
     def store(self, method: str) -> Store:
         """Return what this client keeps for a method from round to round."""
+
+    def privacy(self) -> tuple[PrivateRounds, ...]:
+        """Return the training steps that had noise for single samples, and those since the first of them without."""
+
+    def count_privacy(self, rounds: tuple[PrivateRounds, ...]) -> None:
+        """Replace what `privacy` returns; no deletion takes anything of it back."""
 
     def outbox(self) -> list[dict[str, Any]]:
         """Return the requests that the server has not confirmed, oldest first."""
@@ -150,6 +160,18 @@ class DirectoryMemory:
     def store(self, method: str) -> Store:
         """Return what this client keeps for a method, in files."""
         return DirectoryStore(self._directory / "kept" / method)
+
+    def privacy(self) -> tuple[PrivateRounds, ...]:
+        """Return the steps that are counted.
+
+        Raises:
+            CheckpointError: the file is damaged; what was used is not known any more.
+        """
+        return self._load(SAMPLE_PRIVACY, rounds_from_json, ())
+
+    def count_privacy(self, rounds: tuple[PrivateRounds, ...]) -> None:
+        """Write them down."""
+        write_atomically(self._directory / SAMPLE_PRIVACY, rounds_to_json(rounds).encode())
 
     def file_request(
         self,
@@ -228,6 +250,16 @@ class DirectoryMemory:
         paths = (self._directory / folder).glob("*.json")
         found: list[dict[str, Any]] = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
         return sorted(found, key=lambda request: (request["number"], request["key"]))
+
+
+def rounds_to_json(rounds: tuple[PrivateRounds, ...]) -> str:
+    """Return counted steps as JSON."""
+    return json.dumps([to_plain(one) for one in rounds])
+
+
+def rounds_from_json(text: str) -> tuple[PrivateRounds, ...]:
+    """Read what `rounds_to_json` wrote."""
+    return tuple(from_plain(PrivateRounds, one, exactly=True) for one in json.loads(text))
 
 
 @cache

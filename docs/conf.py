@@ -11,8 +11,8 @@ from sphinx.application import Sphinx
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PROJECT = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-# The link "edit this page" is there as soon as pyproject.toml names the repository.
-_REPOSITORY = _PROJECT.get("urls", {}).get("Repository", "")
+# Where "edit this page" leads: `make site REPOSITORY=https://…`, or what pyproject.toml names; without, no link.
+_REPOSITORY = os.environ.get("REPOSITORY") or _PROJECT.get("urls", {}).get("Repository", "")
 
 project = _PROJECT["name"]
 author = "the contributors of flower-unlearning"

@@ -37,6 +37,7 @@ from server.federation.observing import ServerTestSet
 from server.federation.outages import run_through_outages
 from server.federation.preparations import Preparations
 from server.federation.round_log import RoundLog
+from server.federation.sample_accounts import start_sample_accounts
 from server.federation.scripted_requests import parse_requests
 from server.federation.state import FederationState
 from server.federation.training_account import (
@@ -201,9 +202,9 @@ def run_federation(
         else:
             _check_same_model(context.task, state.parameters.size, context.state_dir)
             _log.info("Going on in %s from round %d (%s)", context.state_dir, state.round, state.phase)
-        if context.training_account is None:
-            refuse_without_privacy(context.ledger)
-        else:
+        refuse_without_privacy(settings, context.ledger)
+        start_sample_accounts(settings, context.ledger, context.writer, round_number=state.round)
+        if context.training_account is not None:
             context.training_account.check(round_number=state.round, training_rounds=state.training_rounds)
         now = SettingsSince.of(settings, run.written, state.round + 1)
         state = replace(state, settings=going_on(state.settings, now, state.prepared_since))
@@ -310,8 +311,8 @@ def _profile(run: AppRun, task: Task) -> FederationProfile:
         local_epochs=settings.epochs,
         recovery_max_rounds=settings.recovery_max_rounds,
         aggregation=aggregation,
-        adds_noise=settings.is_private or (own is not None and own.adds_noise),
-        private_training=settings.is_private,
+        adds_noise=settings.privacy != "none" or (own is not None and own.adds_noise),
+        private_training="" if settings.privacy == "none" else settings.privacy,
         secure_aggregation=settings.secure_aggregation,
         flops_per_example=training_flops(task, few) if few else 0.0,
         input_dimensions=_dimensions(few) if few else 0,

@@ -64,7 +64,7 @@ SUBJECT_KEY = "subject-key"
 FROZEN_PART, PROBLEM = "frozen-part", "problem"
 """Under these keys every message says the hash of what of the model stays at home, and what is wrong with the set-up of
 the client's site, where there is such."""
-PEAK_MEMORY, PART = "peak-memory", "part"
+PEAK_MEMORY, PART, SAMPLE_ACCOUNT = "peak-memory", "part", "sample-account"
 """Under these keys a client's answer says what memory its work took at most, and an answer to training which part, of
 how many, of dealt-out data the site has."""
 LASTING, OBSTACLE = "is-lasting", "obstacle"

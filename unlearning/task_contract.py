@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from unlearning.buffers import buffer_positions
 from unlearning.errors import AppError, FlowerUnlearningError
 from unlearning.runtime.devices import inputs_for, targets_for
 from unlearning.tasks.inputs import Inputs, each, outputs_of
@@ -95,6 +96,27 @@ def refuse_coupled(task: Task, examples: Examples, titles: Iterable[str]) -> Non
         raise AppError(
             f"{' and '.join(needing)} cannot be prepared for: {coupled_loss(task)}", code="coupled-loss"
         )
+
+
+def unhidden(task: Task, examples: Examples | None = None) -> list[str]:
+    """Say what of a task gets past the noise of training with privacy for single samples, in one sentence each.
+
+    examples: a few, to see whether the loss of a batch is the mean of its examples' own; None where there are none.
+    """
+    wrong = []
+    if task.train is not None:
+        wrong.append(
+            f"privacy: the training function {name_of(task.train)} is the app's own, and no noise is added in it. "
+            "Leave it out; the built-in training adds it."
+        )
+    if buffer_positions(task).size:
+        wrong.append(
+            f"privacy: the model of {task.name} has running statistics (batch normalisation), which no noise hides. "
+            "Use group or layer normalisation."
+        )
+    if examples is not None and couples_examples(task, examples):
+        wrong.append(f"privacy: {coupled_loss(task)}")
+    return wrong
 
 
 def _few(task: Task, examples: Examples, here: torch.device) -> tuple[Inputs, Tensor]:

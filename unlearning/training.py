@@ -7,9 +7,10 @@ from functools import lru_cache
 from typing import Annotated, Any, TypeAlias
 
 import torch
-from pydantic import Field, NonNegativeFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
+from unlearning.certified.private_samples import PrivateSteps, train_privately
 from unlearning.errors import AppError, DataError, UpdateRefused
 from unlearning.local_layers import freeze_local
 from unlearning.local_training import LocalTraining
@@ -42,12 +43,16 @@ class TrainingSettings(LocalTraining):
     clip_norm: the gradient is scaled to this Euclidean norm where it is longer; 0 for no bound.
     proximal_mu: the weight of FedProx's term, half the squared distance from the weights that training starts from.
     seed: decides the order of examples, the augmentation and dropout.
+    sample_noise: the noise multiplier of training with differential privacy for single samples; 0 for training without.
+        sample_clip_norm: to which each example's gradient is then shortened.
     """
 
     maximize: bool = False
     clip_norm: NonNegativeFloat = 0.0
     proximal_mu: NonNegativeFloat = 0.0
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
+    sample_noise: NonNegativeFloat = 0.0
+    sample_clip_norm: PositiveFloat = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +228,12 @@ def train(
     """
     if len(examples) == 0:
         raise DataError("There is no example left to train on.")
+    if settings.sample_noise and (task.train is not None or settings.proximal_mu):
+        raise AppError(
+            "No noise is added in an app's own training function, nor to a proximal term. Training with privacy for "
+            "single samples needs the built-in training of FedAvg.",
+            code="own-training",
+        )
     device = computing_device()
     model = model_with(task, parameters)
     model.to(device).train()
@@ -234,7 +245,10 @@ def train(
         _seed_torch(settings.seed)
         if task.train is None:
             assert optimizer is not None
-            loss = _epochs(task, model, examples, settings, optimizer, after_step)
+            if settings.sample_noise:
+                loss = _private_epochs(task, model, examples, settings, optimizer)
+            else:
+                loss = _epochs(task, model, examples, settings, optimizer, after_step)
         else:
             if settings.proximal_mu:
                 raise AppError(
@@ -276,6 +290,28 @@ def _epochs(
                 if after_step is not None and after_step(model):
                     return step.loss.item() / seen
         return step.loss.item() / seen
+
+
+def _private_epochs(
+    task: Task,
+    model: nn.Module,
+    examples: Examples,
+    settings: TrainingSettings,
+    optimizer: torch.optim.Optimizer | Sgd,
+) -> float:
+    """Run the local epochs with differential privacy for single samples, in place; the mean loss, without noise."""
+    generator = torch.Generator().manual_seed(settings.seed)
+    augment = task.augment if settings.augment else None
+    return train_privately(
+        task,
+        model,
+        examples,
+        steps=PrivateSteps.of(len(examples), settings.batch_size, settings.epochs),
+        clip_norm=settings.sample_clip_norm,
+        noise_multiplier=settings.sample_noise,
+        optimizer=optimizer,
+        augment=None if augment is None else lambda inputs: augment(inputs, generator),
+    )
 
 
 def _seed_torch(seed: int) -> None:

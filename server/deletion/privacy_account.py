@@ -19,6 +19,7 @@ from typing import Any
 
 from server.deletion.open_deletion import OpenDeletion
 from server.federation.context import FederationContext
+from server.federation.sample_accounts import covered_samples
 from server.federation.state import ActiveDeletion, FederationState, Note, Phase
 from server.requests.privacy_budget import (
     FACT,
@@ -108,6 +109,8 @@ def _covered(context: FederationContext, deletion: ActiveDeletion) -> dict[str, 
     Raises:
         MethodFailed: training was not private, or what it covers is too weak.
     """
+    if any(target.granularity is Granularity.SAMPLE for target in deletion.targets):
+        return covered_samples(context.ledger, deletion.targets)
     account = context.training_account
     if account is None:
         raise MethodFailed("Training is not private.", retryable=False, code="not-private")

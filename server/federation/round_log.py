@@ -8,6 +8,7 @@ from typing import Any
 from server.federation.clients import Clients
 from server.federation.observing import ServerTestSet
 from server.federation.presence import REMEDY, sentence, sentences, suspended, unresponsive_clients
+from server.federation.sample_accounts import note_sample_accounts
 from server.federation.state import FederationState, RoundResult
 from server.ledger import LEFT_OUT, RoundRecord
 from server.requests.training_privacy import TrainingPrivacy
@@ -112,6 +113,8 @@ class RoundLog:
             metrics["secure"] = {"in_sum": len(outcome.total.clients), "clipped": outcome.total.num_clipped}
         if outcome.release and (spent := TrainingPrivacy.of(self.clients.ledger.facts())):
             metrics["privacy"] = spent.text
+        if accounts_said := note_sample_accounts(self.clients.ledger, self.clients.writer, exchange.values):
+            metrics["privacy"] = accounts_said
         if outcome.held_back:
             metrics["held_back"] = dict(outcome.held_back)
         if asked_again:

@@ -11,7 +11,7 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any
 
-from server.ledger import PRIVATE_TRAINING, Ledger, LedgerWriter
+from server.ledger import PRIVATE_TRAINING, SAMPLE_PRIVACY, Ledger, LedgerWriter
 from server.requests.training_privacy import TrainingPrivacy
 from server.state_directory.files import NOISE_SECRET
 from strategies.aggregation import OwnAggregation
@@ -20,6 +20,7 @@ from unlearning.buffers import buffer_positions
 from unlearning.certified.private_training import (
     PrivateMean,
     PrivateRounds,
+    bounded,
     least_noise_multiplier,
     most_rounds,
     require_accountant,
@@ -28,6 +29,7 @@ from unlearning.certified.private_training import (
 from unlearning.certified.secret_noise import derived_key, noise_secret
 from unlearning.errors import ConfigurationError, MethodFailed
 from unlearning.runtime.json_codec import to_plain
+from unlearning.task_contract import unhidden
 from unlearning.tasks.task import Task
 
 _log = getLogger(__name__)
@@ -50,6 +52,10 @@ def private_settings(
     Raises:
         ConfigurationError: the strategy is another, or the model or the machine does not go with privacy.
     """
+    if settings.hides_samples:
+        require_accountant()
+        if wrong := unhidden(task):
+            raise ConfigurationError(wrong)
     if not settings.is_private:
         return settings, own
     require_accountant()
@@ -102,19 +108,21 @@ def private_mean(settings: RunSettings, state_dir: Path) -> PrivateMean | None:
     )
 
 
-def refuse_without_privacy(ledger: Ledger) -> None:
-    """Refuse to go on without noise where rounds had some.
+def refuse_without_privacy(settings: RunSettings, ledger: Ledger) -> None:
+    """Refuse to go on without the noise that rounds have had.
 
     Raises:
-        ConfigurationError: they had.
+        ConfigurationError: they had noise of a kind that the settings do not ask for.
     """
-    if PRIVATE_TRAINING in ledger.facts():
-        raise ConfigurationError(
-            [
-                "privacy: this federation has trained with it, and rounds without would undo what it promises. Set "
-                '"client" again, or name another state-dir.'
-            ]
-        )
+    facts = ledger.facts()
+    for kind, fact in (("client", PRIVATE_TRAINING), ("samples", SAMPLE_PRIVACY)):
+        if fact in facts and settings.privacy != kind:
+            raise ConfigurationError(
+                [
+                    "privacy: this federation has trained with it, and rounds without would undo what it promises. Set "
+                    f'"{kind}" again, or name another state-dir.'
+                ]
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,11 +264,7 @@ class TrainingAccount:
         epsilon, following = (
             spent_epsilon(account.rounds, delta=account.delta, group=group) for group in (1, account.left + 1)
         )
-        return replace(account, epsilon=_bounded(epsilon), epsilon_next=_bounded(following))
-
-
-def _bounded(epsilon: float) -> float | None:
-    return epsilon if math.isfinite(epsilon) else None
+        return replace(account, epsilon=bounded(epsilon), epsilon_next=bounded(following))
 
 
 def _rounds_in_words(found: TrainingPrivacy) -> str:

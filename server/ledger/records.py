@@ -47,6 +47,8 @@ SITE = "site"
 """The role in which the ServerApp files what a client requests at its own site."""
 PRIVATE_TRAINING = "private-training"
 """What private training has used of its budget (`server.requests.training_privacy`)."""
+SAMPLE_PRIVACY = "sample-privacy"
+"""What sites say of their training with privacy for single samples (`server.requests.training_privacy`)."""
 WAITING = "waiting"
 """The fact that says whom the run waits for, in a sentence (`text`); `clients`, `since` and `until` (ISO 8601) where it
 waits for answers. Empty where it waits for no client."""

@@ -24,7 +24,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 from prometheus_client.registry import Collector
 
-from server.ledger import PRIVATE_TRAINING, WAITING, ClientRecord, Ledger, LedgerUnavailable, RoundRecord
+from server.ledger import (
+    PRIVATE_TRAINING,
+    SAMPLE_PRIVACY,
+    WAITING,
+    ClientRecord,
+    Ledger,
+    LedgerUnavailable,
+    RoundRecord,
+)
 from server.ledger.records import RECHECK, RECHECKED
 from server.service.call_metrics import PREFIX
 from unlearning.errors import ConfigurationError
@@ -121,6 +129,12 @@ class LedgerCollector(Collector):
             yield gauge(
                 "privacy_budget", "the largest epsilon of private training, 0 for none", found["budget"]
             )
+        if said := self._ledger.facts().get(SAMPLE_PRIVACY):
+            text = "epsilon for one sample of a client's private training, by its own account"
+            family = labelled_gauge("sample_privacy_epsilon", text, "client")
+            for client, one in sorted(said["clients"].items()):
+                family.add_metric([client], math.inf if one["epsilon"] is None else one["epsilon"])
+            yield family
 
     def _round_metrics(self) -> Iterator[Metric]:
         for record in self._ledger.all_rounds(after=self._last_round.sequence if self._last_round else 0):

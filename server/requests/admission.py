@@ -235,7 +235,7 @@ def _check_eligible(
     named = _name_samples(ledger, target, prepared.values())
     check_eligible(method, named, federation, prepared)
     check_budget(ledger, target, method, parameters)
-    check_covered(ledger, method)
+    check_covered(ledger, method, named)
 
 
 def _name_samples(ledger: Ledger, target: Target, prepared: Iterable[Preparation]) -> Target:

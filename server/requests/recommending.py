@@ -186,7 +186,7 @@ def _choose(
 ) -> Recommendation:
     for name, method in METHODS.items() if federation is not None else ():
         if method.info.rests_on_training and is_possible(name):
-            why = "This federation trains with differential privacy for clients, which covers the deletion."
+            why = "Training has differential privacy, which covers the deletion."
             return Recommendation(method=name, why=why)
     for name, method in METHODS.items() if federation is not None else ():
         if method.info.is_exact and method.info.preparation is not None and is_possible(name):

@@ -146,23 +146,25 @@ class SecureAggregationSettings:
 class PrivacySettings:
     """Training with privacy."""
 
-    privacy: Literal["none", "client"] = "none"
+    privacy: Literal["none", "client", "samples"] = "none"
     """`client`: rounds have differential privacy for single clients, whose deletion is then covered
     ([how](how-to-train-with-privacy.md)). Clients weigh the same, each takes part with probability `fraction`, and
-    `max-norm-factor`, `max-influence-factor` and `max-count-factor` are off"""
+    `max-norm-factor`, `max-influence-factor` and `max-count-factor` are off. `samples`: each site trains with it for
+    single samples ([how](how-to-train-with-privacy-for-samples.md))"""
     privacy_clip_norm: PositiveFloat = 1.0
-    """a client's update is shortened to this Euclidean norm"""
+    """a client's update, or the gradient of one sample, is shortened to this Euclidean norm"""
     privacy_noise_multiplier: NonNegativeFloat = 0.0
-    """standard deviation of the noise on the sum of updates, in `privacy-clip-norm`; `0`: the least with which `rounds`
-    rounds keep `privacy-epsilon`"""
+    """standard deviation of the noise on the sum of updates, or of a step's gradients, in `privacy-clip-norm`; `0`, for
+    clients: the least with which `rounds` rounds keep `privacy-epsilon`"""
     privacy_epsilon: NonNegativeFloat = 0.0
-    """the budget for one client; `0`: none"""
+    """the budget for one client, or for one sample at each site; `0`: none"""
     privacy_delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    """at which ε is counted; below 1 of `num-clients`"""
+    """at which ε is counted; below 1 of `num-clients`, or of a site's samples"""
     privacy_at_budget: Literal["stop", "warn"] = "stop"
-    """what happens before the round that would exceed the budget"""
+    """what happens before the round that would exceed the budget; a site at its own trains no more"""
     privacy_deletion_epsilon: Annotated[float, Field(gt=0, le=10)] = 10.0
-    """the largest ε, for all clients that have left together, at which a deletion counts as covered"""
+    """the largest ε, for all clients that have left together, or all samples deleted at a site, at which a deletion
+    counts as covered"""
 
 
 @dataclass(frozen=True, kw_only=True)

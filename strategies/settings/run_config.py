@@ -109,32 +109,49 @@ class RunSettings(
             wrong.append(
                 "prepare: prepared methods keep single updates, which secure-aggregation hides. Leave it out."
             )
-        return [*wrong, *self.bound_problems(), *(self.privacy_problems() if self.is_private else ())]
+        private = self.is_private or self.hides_samples
+        return [*wrong, *self.bound_problems(), *(self.privacy_problems() if private else ())]
 
     @property
     def is_private(self) -> bool:
         """Whether rounds have differential privacy for clients."""
         return self.privacy == "client"
 
+    @property
+    def hides_samples(self) -> bool:
+        """Whether sites train with differential privacy for single samples."""
+        return self.privacy == "samples"
+
     def privacy_problems(self) -> list[str]:
         """Say in one sentence each what of these settings does not go with private training."""
         wrong = []
-        if self.secure_aggregation:
+        if self.secure_aggregation and self.is_private:
             wrong.append(
                 "secure-aggregation: it abandons a round of too few clients, so one client more or less can change the "
                 "model by a whole sum, and the noise hides one client's share. Leave one of them out."
+            )
+        if self.secure_aggregation and self.hides_samples:
+            wrong.append(
+                "secure-aggregation: each site's account of its privacy would have no place among masked answers. "
+                "Leave one of them out."
             )
         if self.prepare:
             wrong.append(
                 "prepare: prepared methods keep single updates without noise, beside which privacy would promise "
                 "nothing. Leave it out."
             )
-        if self.privacy_delta >= 1 / self.num_clients:
+        if self.is_private and self.privacy_delta >= 1 / self.num_clients:
             wrong.append(
                 f"privacy-delta: {self.privacy_delta:g} would allow to give away one of {self.num_clients:,} clients. "
                 f"Choose one below {1 / self.num_clients:.2g}, such as {0.1 / self.num_clients:.1g}."
             )
-        if not self.privacy_noise_multiplier and not (self.privacy_epsilon and self.rounds):
+        if self.hides_samples and not self.privacy_noise_multiplier:
+            wrong.append("privacy: the noise is not decided. Give privacy-noise-multiplier (1 is usual).")
+        if (
+            self.is_private
+            and not self.privacy_noise_multiplier
+            and not (self.privacy_epsilon and self.rounds)
+        ):
             wrong.append(
                 "privacy: the noise is not decided. Give privacy-noise-multiplier (1 is usual), or privacy-epsilon and "
                 "the number of rounds."
@@ -263,6 +280,8 @@ class RunSettings(
             TrainingSettings,
             learning_rate=self.learning_rate * self.learning_rate_decay ** max(server_round - 1, 0),
             augment=self.augment if augment is None else augment,
+            sample_noise=self.privacy_noise_multiplier if self.hides_samples else 0.0,
+            sample_clip_norm=self.privacy_clip_norm,
         )
 
     def _part(self, kind: type[_Part], **changes: Any) -> _Part:

@@ -1,6 +1,7 @@
 """The pages of docs/ and README: length, words, links, and what runs each block of code."""
 
 import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -182,3 +183,9 @@ def test_every_shell_block_is_run_by_a_test_or_it_is_said_why_not():
         path, _, name = str(test).partition("::")
         assert (ROOT / path).exists()
         assert not name or f"def {name}(" in (ROOT / path).read_text(encoding="utf-8")
+
+
+def test_pages_link_to_their_source_where_a_repository_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPOSITORY", "https://example.org/flower-unlearning")
+    options = runpy.run_path(str(ROOT / "docs" / "conf.py"))["html_theme_options"]
+    assert options["source_repository"] == "https://example.org/flower-unlearning"

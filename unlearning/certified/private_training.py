@@ -48,6 +48,37 @@ class PrivateRounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SampleAccount:
+    """What a site says of its training with differential privacy for single samples.
+
+    rounds: all steps so far, `noise_multiplier` 0 for any without noise. epsilon: for one sample; None: unbounded.
+    """
+
+    rounds: tuple[PrivateRounds, ...] = ()
+    delta: float
+    epsilon: float | None = 0.0
+
+    def continues(self, before: "SampleAccount") -> bool:
+        """Return whether it has all steps of the account `before`."""
+        known = {replace(one, count=0): one.count for one in self.rounds}
+        return all(one.count <= known.get(replace(one, count=0), 0) for one in before.rounds)
+
+    @classmethod
+    def counting(cls, rounds: Sequence[PrivateRounds], delta: float) -> "SampleAccount":
+        """Return the account of these steps, those of one kind together.
+
+        Raises:
+            ConfigurationError: the accountant is not installed.
+        """
+        counts: dict[PrivateRounds, int] = {}
+        for one in rounds:
+            kind = replace(one, count=0)
+            counts[kind] = counts.get(kind, 0) + one.count
+        together = tuple(replace(kind, count=count) for kind, count in counts.items())
+        return cls(rounds=together, delta=delta, epsilon=bounded(spent_epsilon(together, delta=delta)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateMean:
     """Makes a round's model of clients' updates.
 
@@ -92,10 +123,15 @@ def require_accountant() -> Any:
     except ImportError as exc:
         raise ConfigurationError(
             [
-                "privacy: nothing counts (ε, δ) without dp-accounting. Install it on the server: "
+                "privacy: nothing counts (ε, δ) without dp-accounting. Install it: "
                 "pip install 'flower-unlearning[privacy]'."
             ]
         ) from exc
+
+
+def bounded(epsilon: float) -> float | None:
+    """Return ε, or None where it is infinite: files and messages have no infinity."""
+    return epsilon if math.isfinite(epsilon) else None
 
 
 def spent_epsilon(rounds: Sequence[PrivateRounds], *, delta: float, group: int = 1) -> float:

@@ -50,19 +50,24 @@ def derived_key(secret: bytes, *what: str) -> bytes:
 
 
 class KeyedNormal:
-    """Standard normal numbers that a key of 32 bytes decides, in float64; one after another, as a generator gives."""
+    """Numbers in float64 that a key of 32 bytes decides, one after another, as a generator gives."""
 
     def __init__(self, key: bytes) -> None:
         self._stream = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
 
+    def uniform(self, size: int) -> NDArray[np.float64]:
+        """Return the next `size` numbers (size,) between 0 and 1, uniformly distributed and neither of the two."""
+        drawn = np.frombuffer(self._stream.update(bytes(8 * size)), dtype="<u8")
+        # 53 bits and a half: never 0, whose logarithm is infinite
+        uniform: NDArray[np.float64] = ((drawn >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+        return uniform
+
     def standard_normal(self, size: int) -> NDArray[np.float64]:
-        """Return the next `size` numbers (size,)."""
+        """Return the next `size` standard normal numbers (size,)."""
         normal = np.empty(size + size % 2)
         for start in range(0, len(normal), 2 * _BLOCK):
             part = normal[start : start + 2 * _BLOCK]
-            drawn = np.frombuffer(self._stream.update(bytes(8 * len(part))), dtype="<u8")
-            # 53 bits and a half: never 0, whose logarithm is infinite
-            uniform = ((drawn >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+            uniform = self.uniform(len(part))
             radius = np.sqrt(-2 * np.log(uniform[0::2]))
             angle = 2 * math.pi * uniform[1::2]
             part[0::2], part[1::2] = radius * np.cos(angle), radius * np.sin(angle)

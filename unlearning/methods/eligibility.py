@@ -35,7 +35,8 @@ class FederationProfile:
     has_local_layers: whether each site keeps layers of its own.
     aggregation: the name of the strategy where rounds are not FedAvg's. adds_noise: whether it adds noise to them.
     secure_aggregation: whether only sums over clients are seen.
-    private_training: whether rounds have the noise of differential privacy for clients.
+    private_training: whether training has the noise of differential privacy: for clients (`client`), for single
+        samples at each site (`samples`), or none (empty).
     """
 
     task: str
@@ -59,7 +60,7 @@ class FederationProfile:
     aggregation: str = ""
     adds_noise: bool = False
     secure_aggregation: bool = False
-    private_training: bool = False
+    private_training: str = ""
 
     @property
     def has_classifier_head(self) -> bool:
@@ -148,10 +149,11 @@ def check_eligible(
             "Choose puf-regular, newton-cg, not, retrain or natural, for which sums suffice.",
             code="needs-single-answers",
         )
-    if info.rests_on_training and not federation.private_training:
+    needed = "samples" if target.granularity is Granularity.SAMPLE else "client"
+    if info.rests_on_training and federation.private_training != needed:
         raise UnsupportedRequest(
-            f'{info.title} needs rounds with differential privacy from the first one on (privacy = "client"), and this '
-            "federation trains without. Choose another method.",
+            f'{info.title} needs rounds with differential privacy from the first one on (privacy = "{needed}"), and '
+            "this federation trains without. Choose another method.",
             code="not-private",
         )
     if Need.MEAN_LOSS in info.needs and federation.couples_examples:
@@ -184,7 +186,9 @@ def _check_aggregation(info: MethodInfo, federation: FederationProfile) -> None:
         UnsupportedRequest: it assumes FedAvg, or would go past the strategy's noise.
     """
     own = f"rounds are aggregated by {federation.aggregation} here"
-    if federation.aggregation and info.assumes_fedavg:
+    if not federation.aggregation:
+        own = "each site trains with noise here"
+    elif info.assumes_fedavg:
         others = "not or natural" if federation.adds_noise else "puf-special, not or retrain"
         if federation.private_training:
             others = "dp-covered or retrain"

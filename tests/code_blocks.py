@@ -83,6 +83,12 @@ ELSEWHERE: Mapping[tuple[str, int], str] = {
     ("how-to-run-peers", 1): "run until they are stopped; tests/integration/test_peers.py",
     ("how-to-train-with-privacy", 0): "installing: an extra of pyproject.toml",
     ("how-to-train-with-privacy", 1): "`flower-unlearn demo --method dp-covered`",
+    ("how-to-train-with-privacy-for-samples", 0): "installing: an extra of pyproject.toml",
+    (
+        "how-to-train-with-privacy-for-samples",
+        1,
+    ): "runs until it is stopped; tests/integration/test_sample_privacy_live.py",
+    ("how-to-train-with-privacy-for-samples", 2): "tests/integration/test_sample_privacy_live.py",
     ("how-to-use-the-console", 0): "runs until it is stopped; tests/integration/console",
     ("how-to-use-your-own-data", 0): "tests/acceptance/test_pages.py trains on such files",
     ("how-to-write-an-experiment", 0): "minutes of training; tests/unit/benchmarks/bench reads the file",

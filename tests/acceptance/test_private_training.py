@@ -121,7 +121,7 @@ def test_after_a_restore_nothing_is_certified(tmp_path: Path):
 @pytest.mark.parametrize("method", ["puf-special", "noisy-fine-tuning", "mode"])
 def test_what_brings_answers_into_the_model_without_the_noise_is_refused(method: str):
     """And a method that stays as it is, where training is not private."""
-    private = FederationProfile.of(TASK, private_training=True, adds_noise=True, aggregation="private")
+    private = FederationProfile.of(TASK, private_training="client", adds_noise=True, aggregation="private")
     target = Target(Granularity.CLIENT, "1")
     with pytest.raises(UnsupportedRequest):
         check_eligible(METHODS[method], target, private, {})
@@ -314,7 +314,8 @@ def test_neither_recovery_nor_the_gate_looks_at_scores_that_clients_report():
     deletion: Any = SimpleNamespace(findings={})
     for test, is_private, compares in ((None, True, False), ([1], True, True), (None, False, True)):
         context: Any = SimpleNamespace(
-            training_account=object() if is_private else None, test_set=SimpleNamespace(examples=test)
+            settings=SimpleNamespace(privacy="client" if is_private else "none"),
+            test_set=SimpleNamespace(examples=test),
         )
         assert _compares(context, deletion) is compares
 

@@ -16,7 +16,7 @@ from client.memory import (
     rounds_to_json,
     state_dir_of,
 )
-from unlearning.certified.private_training import PrivateRounds
+from unlearning.certified.private_rounds import PrivateRounds
 from unlearning.pseudonyms import merge_keyed
 from unlearning.requests import NOTHING, Forget
 from unlearning.runtime.json_codec import from_plain, to_plain

@@ -17,9 +17,9 @@ from server.state_directory.files import NOISE_SECRET
 from strategies.aggregation import OwnAggregation
 from strategies.settings.run_config import RunSettings
 from unlearning.buffers import buffer_positions
+from unlearning.certified.private_rounds import PrivateRounds
 from unlearning.certified.private_training import (
     PrivateMean,
-    PrivateRounds,
     bounded,
     least_noise_multiplier,
     most_rounds,

@@ -28,6 +28,7 @@ import scipy  # its parts are imported at their first use
 
 from unlearning.certified.noise import add_noise
 from unlearning.certified.noisy_steps import project
+from unlearning.certified.private_rounds import PrivateRounds
 from unlearning.certified.secret_noise import KeyedNormal, derived_key
 from unlearning.errors import ConfigurationError
 from unlearning.parameters import Vector, content_hash
@@ -36,15 +37,6 @@ _INTERVAL = 5e-3
 """The grid of privacy losses: at 1,000 rounds ε is at most 1 % above that on a ten times finer one."""
 _LARGEST_NOISE = 1e4
 _MOST_ROUNDS = 1_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrivateRounds:
-    """A number of rounds with the same noise: z, q of the module's legend, and how many."""
-
-    noise_multiplier: float
-    sampling: float
-    count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,9 @@ import scipy
 
 from unlearning.certified.noise import gaussian_epsilon
 from unlearning.certified.noisy_steps import project
+from unlearning.certified.private_rounds import PrivateRounds
 from unlearning.certified.private_training import (
     PrivateMean,
-    PrivateRounds,
     least_noise_multiplier,
     most_rounds,
     require_accountant,

@@ -45,6 +45,7 @@ def test_samples_are_covered_and_a_killed_site_goes_on_counting(live: LiveFedera
     found = live.ledger.requests.get(request.id).result[PRIVACY_ACCOUNT]
     assert found["basis"] == "empirical"
     assert "On the word of client 1" in found["statement"]
-    print(found["statement"])
     assert "2 sample(s)" in found["statement"]
-    assert "On the word of client 1" in live.flower_unlearn("report", request.id)
+    report = live.deployment.layout.state_dir / "reports" / request.id
+    for name in ("report.html", "certificate.json"):
+        assert "On the word of client 1" in (report / name).read_text(encoding="utf-8")

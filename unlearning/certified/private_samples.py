@@ -33,8 +33,8 @@ from unlearning.runtime.devices import inputs_for, targets_for
 from unlearning.tasks.inputs import Inputs, each, outputs_of
 from unlearning.tasks.task import Examples, Task
 
-_CHUNK_NUMBERS = 2**26
-"""Most numbers of single gradients that are in memory at a time."""
+_CHUNK_NUMBERS = 2**21
+"""Most numbers of single gradients that are in memory at a time; more are slower, as they leave the caches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,8 @@
 
     python -m benchmarks.certified.noisy --data-dir DATA --output docs/results/certified-noisy
 
+    ... --case "LoRA on a head, CIFAR-10 features" --output docs/results/certified-noisy-lora
+
 Ten clients, IID. A model is trained for some rounds; then a client, or 1 % of another's examples, is forgotten by noisy
 fine-tuning at each ε (δ = 1e-5), by no unlearning (`natural`) and by `retrain`, and rounds without the data follow.
 """
@@ -15,6 +17,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from torch import Tensor, nn
 
 from benchmarks.data import accuracy_percent, sites_and_test
 from benchmarks.tables import Row, grouped, measured, median, provenance, table, write
@@ -22,8 +25,11 @@ from unlearning.local import Learnt, begin, learn, retained, unlearn
 from unlearning.requests import Granularity, Target
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import TrainingSettings, initial_parameters
+from unlearning.training import TrainingSettings, initial_parameters, model_with, train
 
+LORA = "LoRA on a head, CIFAR-10 features"
+"""A head that was trained on an eleventh part of the examples, which is public, and adapters that begin at zero."""
+RANK = 4
 CASES = {
     "a linear head on features, CIFAR-10": (
         TaskSettings(dataset="cifar10-features"),
@@ -40,6 +46,11 @@ CASES = {
         TrainingSettings(learning_rate=0.05, batch_size=10, epochs=2),
         15,
     ),
+    LORA: (
+        TaskSettings(dataset="cifar10-features", model="mlp-head"),
+        TrainingSettings(learning_rate=0.5, batch_size=10, epochs=2),
+        10,
+    ),
 }
 """Task, local training, and rounds before the deletion; after it as many."""
 EPSILONS = (1.0, 3.0, 8.0)
@@ -49,6 +60,7 @@ STEPS = 5
 def main(
     output: Annotated[Path, typer.Option(help="Where the table goes, without suffix.")],
     data_dir: Annotated[str, typer.Option(envvar="FLOWER_UNLEARNING_DATA", help="Where the data are.")] = "",
+    case: Annotated[list[str], typer.Option(help="One of the cases, once for each.")] = list(CASES)[:3],
     seeds: int = 3,
     max_examples: int = 500,
     work: Annotated[Path, typer.Option(help="What was run so far; it is not run again.")] = Path(
@@ -61,11 +73,11 @@ def main(
             rows_of, name, seed, max_examples, data_dir
         )
         for seed in range(seeds)
-        for name in CASES
+        for name in case
     }
     rows = measured(work, parts)
     lines = [
-        "# Noisy fine-tuning beside retraining",
+        "# Noisy fine-tuning beside retraining" + (f", {case[0]}" if len(case) == 1 else ""),
         "",
         f"Ten clients, IID, {max_examples} examples, δ = 1e-5, {STEPS} noisy steps, the radius by default; "
         "medians of seeds. Test accuracy in %: before the deletion, of the released model, "
@@ -81,9 +93,13 @@ def main(
 def rows_of(name: str, seed: int, max_examples: int, data_dir: str) -> Iterable[Row]:
     """Yield the rows of a case: a client forgotten, and samples."""
     settings, training, rounds = CASES[name]
-    settings = replace(settings, num_clients=10, max_examples=max_examples, data_dir=data_dir, seed=seed)
+    parts = 11 if name == LORA else 10
+    count = max_examples * parts // 10
+    settings = replace(settings, num_clients=parts, max_examples=count, data_dir=data_dir, seed=seed)
     sites, test = sites_and_test(settings)
     task, training = make_task(settings), replace(training, seed=seed)
+    if name == LORA:
+        task = low_rank(task, sites.pop("10"))
     start = learn(task, sites, begin(task, training), rounds=rounds)
     distance = np.linalg.norm(start.parameters - initial_parameters(task, training.seed))
     ids = sorted(sites["2"].ids.tolist())
@@ -94,6 +110,41 @@ def rows_of(name: str, seed: int, max_examples: int, data_dir: str) -> Iterable[
         case: Row = {"case": name, "forgotten": target.granularity.value, "seed": seed}
         case |= {"size": start.parameters.size, "distance": float(distance)}
         yield from ({**case, **row} for row in compared(task, sites, test, start, target, rounds))
+
+
+def low_rank(task: Task, public: Examples) -> Task:
+    """Return the task of training adapters on a head that was trained on `public` examples, which no client has."""
+    learnt = train(
+        task,
+        initial_parameters(task, 0),
+        public,
+        TrainingSettings(learning_rate=0.1, batch_size=10, epochs=20),
+    )
+
+    def build() -> nn.Module:
+        head = model_with(task, learnt.parameters)
+        for place, layer in [(n, one) for n, one in head.named_modules() if isinstance(one, nn.Linear)]:
+            parent, _, child = place.rpartition(".")
+            setattr(head.get_submodule(parent), child, Adapted(layer))
+        return head
+
+    return replace(task, build_model=build)
+
+
+class Adapted(nn.Module):
+    """A frozen linear layer with a trained change of low rank beside it, B A, whose B begins at zero."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.layer = layer.requires_grad_(requires_grad=False)
+        self.down = nn.Linear(layer.in_features, RANK, bias=False)
+        self.up = nn.Linear(RANK, layer.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the layer's outputs with the change."""
+        outputs: Tensor = self.layer(inputs) + self.up(self.down(inputs))
+        return outputs
 
 
 def compared(

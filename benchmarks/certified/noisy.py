@@ -2,7 +2,7 @@
 
     python -m benchmarks.certified.noisy --data-dir DATA --output docs/results/certified-noisy
 
-    ... --case "LoRA on a head, CIFAR-10 features" --output docs/results/certified-noisy-lora
+    python -m benchmarks.certified.noisy --case "LoRA on a head, CIFAR-10 features" --output docs/results/certified-lora
 
 Ten clients, IID. A model is trained for some rounds; then a client, or 1 % of another's examples, is forgotten by noisy
 fine-tuning at each ε (δ = 1e-5), by no unlearning (`natural`) and by `retrain`, and rounds without the data follow.

@@ -1,6 +1,7 @@
 """The one writer of the benchmarks' pages: Markdown tables, figures as JSON beside them, and what they depend on."""
 
 import json
+import lzma
 import platform
 import re
 import statistics
@@ -15,6 +16,10 @@ from rich.console import Console
 from unlearning.runtime.durable_files import write_atomically
 
 Row = dict[str, Any]
+
+
+_MOST_UNPACKED = 16_000
+"""Characters of a page's figures that are kept as they are."""
 
 
 def measured(work: Path, parts: Mapping[str, Callable[[], Iterable[Row]]]) -> list[Row]:
@@ -82,12 +87,21 @@ def grouped(rows: Iterable[Row], keys: Sequence[str]) -> dict[tuple[Any, ...], l
 
 
 def write(output: Path, lines: Iterable[str], found: Mapping[str, Any]) -> None:
-    """Write `OUTPUT.md` and, with what they depend on, all figures as `OUTPUT.json`; show the page."""
+    """Write `OUTPUT.md` and, with what they depend on, all figures; show the page.
+
+    The figures go to `OUTPUT.json`, or packed to `OUTPUT.json.xz` where they are many.
+    """
     page = "\n".join(lines) + "\n"
     output.parent.mkdir(parents=True, exist_ok=True)
     output.with_name(output.name + ".md").write_text(page, encoding="utf-8")
     content = json.dumps({"provenance": provenance(), **to_six_digits(found)}, indent=1)
-    output.with_name(output.name + ".json").write_text(content + "\n", encoding="utf-8")
+    plain, packed = output.with_name(output.name + ".json"), output.with_name(output.name + ".json.xz")
+    if len(content) > _MOST_UNPACKED:
+        packed.write_bytes(lzma.compress(f"{content}\n".encode(), preset=9))
+        plain.unlink(missing_ok=True)
+    else:
+        plain.write_text(content + "\n", encoding="utf-8")
+        packed.unlink(missing_ok=True)
     Console().print(page, markup=False, soft_wrap=True)
 
 

@@ -105,5 +105,11 @@ def write(output: Path, lines: Iterable[str], found: Mapping[str, Any]) -> None:
     Console().print(page, markup=False, soft_wrap=True)
 
 
+def figures_of(path: Path) -> Any:
+    """Return what `write` kept at `OUTPUT.json`, packed or not."""
+    packed = path.with_name(path.name + ".xz")
+    return json.loads(lzma.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes())
+
+
 def _line(cells: Sequence[object]) -> str:
     return f"| {' | '.join(map(str, cells))} |"

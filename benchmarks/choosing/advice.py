@@ -5,7 +5,6 @@ A figure in a text is `{CASE/METHOD/KIND}` (`measured.CASES`; METHOD may be `not
 docs/results, perhaps with `|FORMAT`.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from functools import reduce
 from typing import Any
 
 from benchmarks.choosing.measured import RESULTS
+from benchmarks.tables import figures_of
 from server.requests.plan_data import NOTHING, Comparison
 
 
@@ -156,7 +156,7 @@ def rendered(text: str, comparisons: Mapping[str, Comparison]) -> str:
 def _figure(name: str, style: str | None, comparisons: Mapping[str, Comparison]) -> str:
     if ".json:" in name:
         file, _, path = name.partition(":")
-        content: Any = json.loads((RESULTS / file).read_text(encoding="utf-8"))
+        content: Any = figures_of(RESULTS / file)
         value = reduce(
             lambda part, key: part[int(key) if isinstance(part, list) else key], path.split("/"), content
         )

@@ -81,6 +81,7 @@ ELSEWHERE: Mapping[tuple[str, int], str] = {
     ("how-to-recheck-a-deletion", 1): "how a program is called; tests/integration/test_live_rechecks.py",
     ("how-to-run-in-containers", 0): "needs Docker; tests/integration/test_deploy_containers.py",
     ("how-to-run-peers", 1): "run until they are stopped; tests/integration/test_peers.py",
+    ("how-to-simulate-on-several-machines", 0): "starts a cluster; tests/integration/test_ray_cluster.py",
     ("how-to-train-with-privacy", 0): "installing: an extra of pyproject.toml",
     ("how-to-train-with-privacy", 1): "`flower-unlearn demo --method dp-covered`",
     ("how-to-train-with-privacy-for-samples", 0): "installing: an extra of pyproject.toml",

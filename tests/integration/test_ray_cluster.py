@@ -1,5 +1,6 @@
 """Virtual clients on an existing Ray cluster of two nodes (`RAY_ADDRESS`): the same model as on one machine."""
 
+import os
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -24,7 +25,7 @@ WHERE = """
 import pathlib, ray
 pathlib.Path({seen!r}, ray.get_runtime_context().get_node_id()).touch()
 """
-"""Written below the client's app: a worker says on which node it is."""
+"""Written below the app's task: a worker says on which node it is."""
 
 
 class Simulation(LocalSimulation):
@@ -48,8 +49,8 @@ class Simulation(LocalSimulation):
 
 
 @contextmanager
-def cluster() -> Iterator[dict[str, str]]:
-    """Two nodes with one processor each; yields what leads programs to them."""
+def cluster(code: Path) -> Iterator[dict[str, str]]:
+    """Two nodes with one processor each, which find the app in `code`; yields what leads programs to them."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
     common = ["--num-cpus=1", "--disable-usage-stats", "--block"]
     with ExitStack() as stack:
@@ -60,7 +61,11 @@ def cluster() -> Iterator[dict[str, str]]:
         head = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={own}"]
         for arguments in (head, [f"--address={address}"]):
             command = [program("ray"), "start", *arguments, *common]
-            process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            process = stack.enter_context(
+                subprocess.Popen(
+                    command, env={**os.environ, "PYTHONPATH": str(code)}, stdout=subprocess.PIPE, text=True
+                )
+            )
             stack.callback(process.terminate)
             assert process.stdout is not None
             for line in process.stdout:
@@ -70,12 +75,12 @@ def cluster() -> Iterator[dict[str, str]]:
 
 
 def app(directory: Path, where: str = "") -> Path:
-    """A new app, with `where` below its client's."""
+    """A new app, with `where` below its task."""
     directory.mkdir()
     run_well([program("flower-unlearn"), "new", "hospital"], directory, flower_environment(), timeout_s=120.0)
     made = directory / "hospital"
-    (client,) = made.rglob("client_app.py")
-    client.write_text(client.read_text(encoding="utf-8") + where, encoding="utf-8")
+    task = made / "hospital" / "task.py"
+    task.write_text(task.read_text(encoding="utf-8") + where, encoding="utf-8")
     return made
 
 
@@ -86,14 +91,11 @@ def test_two_nodes_share_the_virtual_clients_and_the_model_is_the_same(tmp_path:
         tmp_path / "alone", num_clients=4, app_dir=app(tmp_path / "app-1"), run_config=RUN
     ) as here:
         alone = here.model_of_a_run()
+    shared = app(tmp_path / "app-2", WHERE.format(seen=str(seen)))
     with (
-        cluster() as there,
+        cluster(shared) as there,
         Simulation(
-            tmp_path / "cluster",
-            num_clients=4,
-            app_dir=app(tmp_path / "app-2", WHERE.format(seen=str(seen))),
-            run_config=RUN,
-            environment=there,
+            tmp_path / "cluster", num_clients=4, app_dir=shared, run_config=RUN, environment=there
         ) as here,
     ):
         assert here.model_of_a_run() == alone

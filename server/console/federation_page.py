@@ -59,7 +59,7 @@ def federation_page(console: Console, request: Request) -> Response:
         of_sets=[name for name in figures if name.startswith(OF_SETS)],
         figures=figures,
         account=privacy_account(_newest_completed(console)),
-        training_privacy=_training_privacy(known.rounds),
+        training_privacy=training_privacy_text(known.rounds),
         describe_round=describe_round,
         failures_of=failures_of,
         figure=figure,
@@ -105,7 +105,7 @@ def privacy_account(requests: Iterable[DeletionRequest]) -> Mapping[str, Any] | 
     return None if newest is None else newest.result[_ACCOUNT]
 
 
-def _training_privacy(rounds: Sequence[RoundRecord]) -> str:
+def training_privacy_text(rounds: Sequence[RoundRecord]) -> str:
     """Return what private training has used, by the newest round that says it; empty where none does."""
     return next((str(one.metrics["privacy"]) for one in reversed(rounds) if "privacy" in one.metrics), "")
 

@@ -15,6 +15,7 @@ from flwr.serverapp import strategy as flower
 from torch import nn
 
 from server.certificate.document import decode
+from server.console.federation_page import training_privacy_text
 from server.deletion.steps import _compares
 from server.federation.checkpoints import CheckpointStore
 from server.federation.training_account import private_settings
@@ -27,6 +28,7 @@ from strategies.aggregation import OwnAggregation
 from strategies.fedavg import FedAvg
 from strategies.messages import vector_of
 from strategies.settings.run_config import RunSettings
+from tests.acceptance.test_sample_privacy import scraped
 from tests.kills import Killed, Killer
 from tests.normalised import TASK as NORMALISED
 from tests.raising import refuses
@@ -81,6 +83,16 @@ def test_a_client_that_leaves_is_covered_and_the_model_stays_as_it_is(tmp_path: 
     certificate = decode((tmp_path / "reports" / "r-000001" / "certificate.json").read_bytes()).certificate
     assert certificate.privacy is not None
     assert certificate.privacy.statement == found["statement"]
+
+
+def test_metrics_and_console_show_what_is_used(tmp_path: Path):
+    app = SmallApp(tmp_path)
+    app.run(**PRIVATE, rounds=2, privacy_epsilon=9.0)
+    shown, rounds = scraped(app)
+    assert shown["flower_unlearning_privacy_epsilon", ""] == pytest.approx(exact(2, 1))
+    assert shown["flower_unlearning_privacy_budget", ""] == 9.0
+    assert shown["flower_unlearning_privacy_delta", ""] == 1e-5
+    assert f"{exact(2, 1):.4g} of a budget of 9" in training_privacy_text(rounds)
 
 
 def test_the_second_that_leaves_is_covered_as_a_group_of_two(tmp_path: Path):

@@ -9,9 +9,11 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from client.memory import DirectoryMemory
+from server.console.federation_page import training_privacy_text
 from server.federation.sample_accounts import note_sample_accounts
 from server.federation.training_account import private_settings
-from server.ledger import SAMPLE_PRIVACY, Ledger
+from server.ledger import SAMPLE_PRIVACY, Ledger, RoundRecord
+from server.operations.metrics import LedgerCollector
 from server.requests.training_privacy import SamplePrivacy
 from server.state_directory.ledger_address import ledger_url
 from strategies.messages import SAMPLE_ACCOUNT, TRAIN, compose, model_record, told_values
@@ -49,6 +51,21 @@ def facts(app: SmallApp) -> tuple[SamplePrivacy, dict[str, Any]]:
         ledger.close()
 
 
+def scraped(app: SmallApp) -> tuple[dict[tuple[str, str], float], list[RoundRecord]]:
+    """What a scrape of the ledger finds, by name and client; and the rounds, oldest first."""
+    ledger = Ledger.open(ledger_url(app.directory))
+    try:
+        families = list(LedgerCollector(ledger).collect())
+        found = {
+            (one.name, one.labels.get("client", "")): one.value
+            for family in families
+            for one in family.samples
+        }
+        return found, list(ledger.all_rounds())
+    finally:
+        ledger.close()
+
+
 def steps(rounds: int, count: int = 4, examples: int = 40) -> PrivateRounds:
     """The steps of rounds of one pass over so many samples."""
     return PrivateRounds(noise_multiplier=4.0, sampling=10 / examples, count=count * rounds)
@@ -73,6 +90,14 @@ def test_samples_that_are_deleted_are_covered_on_their_clients_word(tmp_path: Pa
         exact = spent_epsilon(rounds, delta=1e-3, group=group)
         assert (account["spent_epsilon"], account["basis"]) == (pytest.approx(exact), "empirical")
         assert "On the word of client 1" in account["statement"]
+
+
+def test_metrics_and_console_show_what_sites_say(tmp_path: Path):
+    app = SmallApp(tmp_path)
+    app.run(**PRIVATE, rounds=1)
+    expected, (shown, rounds) = spent_epsilon([steps(1)], delta=1e-3), scraped(app)
+    assert shown["flower_unlearning_sample_privacy_epsilon", "1"] == pytest.approx(expected)
+    assert f"{expected:.4g}" in training_privacy_text(rounds)
 
 
 def test_a_site_that_begins_its_account_again_has_not_used_less(tmp_path: Path):

@@ -17,6 +17,7 @@ from benchmarks.process_group import ProcessGroup
 from server.operations.flower_control import FLEET_SPEAKS_HTTP
 from strategies.installation import DEPLOY
 from strategies.tls_files import TlsFiles
+from tests.federation import client
 from tests.integration.conftest import REPOSITORY
 from tests.integration.live_federation import SETTINGS, forget
 
@@ -41,12 +42,12 @@ def test_a_federation_forgets_behind_it(tmp_path: Path):
         with_deletion_service=True,
     )
     layout, port = live.layout, free_ports(1)[0]
-    for client in range(layout.num_clients):
+    for number in range(layout.num_clients):
         through = f"127.0.0.1:{port}"
         command = [
-            through if word == layout.fleet_address else word for word in layout.supernode_command(client)
+            through if word == layout.fleet_address else word for word in layout.supernode_command(number)
         ]
-        live._add(supernode(client), command, layout.client_dir(client))
+        live._add(supernode(number), command, layout.client_dir(number))
     layout.prepare()
     proxy = nginx(layout, port, tmp_path)
     try:

@@ -15,7 +15,6 @@ from unlearning.certified.private_training import SampleAccount
 from unlearning.errors import DataError
 from unlearning.methods.method import MethodInfo
 from unlearning.runtime.json_codec import to_plain
-from unlearning.task_contract import unhidden
 from unlearning.tasks.task import Examples
 from unlearning.training import TrainingSettings
 
@@ -44,8 +43,8 @@ def count_training(local: ClientWork, training: TrainingSettings, examples: Exam
     """Count a training before it begins; return what the answer says of it, nothing where there is no account.
 
     Raises:
-        DataError: the owner demands noise and none is asked for, the budget is spent, δ is too large, or something of
-            the task gets past the noise.
+        DataError: the owner demands noise and none is asked for, or the run does not ask for it, the budget is spent,
+            or δ is too large. What of the task gets past the noise is refused where the data is loaded.
     """
     demanded, known = demanded_epsilon(local.node_config), local.memory.privacy()
     noise, settings = training.sample_noise, local.settings
@@ -54,6 +53,10 @@ def count_training(local: ClientWork, training: TrainingSettings, examples: Exam
             "The owner of this site demands training with privacy for single samples (require-sample-privacy), and "
             'this run has none. Set privacy = "samples" in the run.'
         )
+    if noise and not settings.hides_samples:
+        raise DataError(
+            'The message asks for noise that the run does not ask for. Set privacy = "samples" in the run.'
+        )
     if not (noise or known) or not len(examples):
         return {}
     if noise and settings.privacy_delta >= 1 / len(examples):
@@ -61,8 +64,6 @@ def count_training(local: ClientWork, training: TrainingSettings, examples: Exam
             f"privacy-delta: {settings.privacy_delta:g} would allow to give away one of this site's {len(examples):,} "
             f"samples. Choose one below {1 / len(examples):.2g}."
         )
-    if noise and (wrong := unhidden(local.loaded.task, examples)):
-        raise DataError(" ".join(wrong))
     steps = PrivateSteps.of(len(examples), training.batch_size, training.epochs)
     account = SampleAccount.counting((*known, steps.with_noise(noise)), settings.privacy_delta)
     stops = settings.privacy_at_budget == "stop" and settings.privacy_epsilon

@@ -14,12 +14,13 @@ from strategies.joint_exchange import MEASURE_TOO
 from strategies.messages import FROZEN_PART, RECHECK, round_of
 from strategies.settings.run_config import RunSettings, local_seed
 from strategies.settings.task_source import AppSettings, LoadSite, TaskSource
+from unlearning.errors import DataError
 from unlearning.local_layers import at_site
 from unlearning.methods.method import ClientSite, Need
 from unlearning.pseudonyms import names_of, reveal
 from unlearning.requests import NOTHING, Forget
 from unlearning.runtime.json_codec import from_plain
-from unlearning.task_contract import check_task, refuse_coupled
+from unlearning.task_contract import check_task, refuse_coupled, unhidden
 from unlearning.tasks import drop_own_data
 from unlearning.tasks.own_code import load_own_site
 from unlearning.tasks.task import Examples, Task, forgotten_mask
@@ -58,6 +59,7 @@ class SiteLoader:
         Raises:
             AppError: one of the functions raised, or returned something else than it must.
             ConfigurationError: a method cannot be prepared for with such a task.
+            DataError: something of the task gets past the noise of training with privacy for single samples.
         """
         own = self.source.task(settings)
         task = settings.run.prepared_task(own)
@@ -65,6 +67,8 @@ class SiteLoader:
         if self.source.table != NO_TABLE:
             check_task(own, site.train)
             refuse_coupled(own, site.train, settings.run.preparing(Need.MEAN_LOSS))
+        if settings.run.hides_samples and (wrong := unhidden(task, site.train)):
+            raise DataError(" ".join(wrong))
         names = names_of(memory.keys(), {*site.train.ids.tolist(), *site.test.ids.tolist()})
         gone = forgotten_mask(site.train, reveal(memory.tombstones(), names))
         memory.note_samples(site.train.ids[~gone].tolist())

@@ -109,14 +109,20 @@ def unhidden(task: Task, examples: Examples | None = None) -> list[str]:
             f"privacy: the training function {name_of(task.train)} is the app's own, and no noise is added in it. "
             "Leave it out; the built-in training adds it."
         )
-    if buffer_positions(task).size:
-        wrong.append(
-            f"privacy: the model of {task.name} has running statistics (batch normalisation), which no noise hides. "
-            "Use group or layer normalisation."
-        )
+    wrong += unhidden_statistics(task)
     if examples is not None and couples_examples(task, examples):
         wrong.append(f"privacy: {coupled_loss(task)}")
     return wrong
+
+
+def unhidden_statistics(task: Task) -> list[str]:
+    """Say in one sentence that a model has running statistics, which no noise of private training hides."""
+    if not buffer_positions(task).size:
+        return []
+    return [
+        f"privacy: the model of {task.name} has running statistics (batch normalisation), which no noise hides. "
+        "Use group or layer normalisation."
+    ]
 
 
 def _few(task: Task, examples: Examples, here: torch.device) -> tuple[Inputs, Tensor]:

@@ -1,7 +1,6 @@
 """What noisy fine-tuning costs: the accuracy that is released, and how many rounds it takes to retraining's.
 
     python -m benchmarks.certified.noisy --data-dir DATA --output docs/results/certified-noisy
-
     python -m benchmarks.certified.noisy --case "LoRA on a head, CIFAR-10 features" --output docs/results/certified-lora
 
 Ten clients, IID. A model is trained for some rounds; then a client, or 1 % of another's examples, is forgotten by noisy
@@ -62,7 +61,7 @@ def main(
     data_dir: Annotated[str, typer.Option(envvar="FLOWER_UNLEARNING_DATA", help="Where the data are.")] = "",
     case: Annotated[list[str], typer.Option(help="One of the cases, once for each.")] = list(CASES)[:3],
     seeds: int = 3,
-    max_examples: int = 500,
+    max_examples: int = 2_000,
     work: Annotated[Path, typer.Option(help="What was run so far; it is not run again.")] = Path(
         "runs/certified-noisy.json"
     ),

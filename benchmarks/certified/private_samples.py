@@ -122,7 +122,7 @@ def page(rows: list[Row], seeds: int, max_examples: int) -> list[str]:
         "## What a deletion states",
         "",
         f"It takes no round and leaves the accuracy as it is. ε at δ = {DELTA:g} after k samples of a site were "
-        "deleted, of the runs with the noise for ε = 1 and for ε = 3, on the site's word:",
+        "deleted, of the runs with the noise for ε = 1 and for ε = 3, as the site states it:",
         "",
         *table(
             ["k", "noise for ε = 1", "noise for ε = 3"],

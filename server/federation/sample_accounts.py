@@ -1,7 +1,7 @@
 """What sites say of their training with differential privacy for single samples.
 
 The figures are each site's own: the server takes the newest into the ledger's facts, counts groups of samples by them,
-and says in reports whose word they are.
+and says in reports whose statement they are.
 """
 
 import math

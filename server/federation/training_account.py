@@ -16,7 +16,6 @@ from server.requests.training_privacy import TrainingPrivacy
 from server.state_directory.files import NOISE_SECRET
 from strategies.aggregation import OwnAggregation
 from strategies.settings.run_config import RunSettings
-from unlearning.buffers import buffer_positions
 from unlearning.certified.private_rounds import PrivateRounds
 from unlearning.certified.private_training import (
     PrivateMean,
@@ -29,7 +28,7 @@ from unlearning.certified.private_training import (
 from unlearning.certified.secret_noise import derived_key, noise_secret
 from unlearning.errors import ConfigurationError, MethodFailed
 from unlearning.runtime.json_codec import to_plain
-from unlearning.task_contract import unhidden
+from unlearning.task_contract import unhidden, unhidden_statistics
 from unlearning.tasks.task import Task
 
 _log = getLogger(__name__)
@@ -59,12 +58,7 @@ def private_settings(
     if not settings.is_private:
         return settings, own
     require_accountant()
-    wrong = []
-    if buffer_positions(task).size:
-        wrong.append(
-            f"privacy: the model of {task.name} has running statistics (batch normalisation), which no noise hides. "
-            "Use group or layer normalisation."
-        )
+    wrong = unhidden_statistics(task)
     if task.local_layers:
         wrong.append("privacy: it covers a model that is averaged whole. Leave local_layers out.")
     found = None if own is None else own.fixed_clipping()

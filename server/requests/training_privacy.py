@@ -1,7 +1,7 @@
 """What private training has used of (ε, δ) so far, as the ledger has it, and whether a deletion is still covered.
 
 It is computed where the models are made: for clients at the server (`server.federation.training_account`), for single
-samples at each site, whose word it is (`server.federation.sample_accounts`). Admission, metrics and console read it.
+samples at each site, which states it (`server.federation.sample_accounts`). Admission, metrics and console read it.
 """
 
 from collections.abc import Mapping

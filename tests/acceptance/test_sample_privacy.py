@@ -1,7 +1,7 @@
 """Sites that train with differential privacy for single samples: what is counted, stated, and refused."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ from unlearning.methods.eligibility import FederationProfile, check_eligible
 from unlearning.methods.registry import METHODS
 from unlearning.outcomes import PRIVACY_ACCOUNT
 from unlearning.requests import Forget, Granularity, Target
-from unlearning.training import initial_parameters
+from unlearning.tasks.losses import cross_entropy
+from unlearning.training import TrainingSettings, initial_parameters
 
 PRIVATE: dict[str, Any] = {
     "privacy": "samples",
@@ -162,11 +163,11 @@ def site(state_dir: Path, **node: Any) -> Any:
     client = SmallApp(state_dir).client
     config = {"partition-id": 1, "num-partitions": 3, "state-dir": str(state_dir), **node}
 
-    def train(number: int, **changes: Any) -> dict[str, Any]:
+    def train(number: int, training: TrainingSettings | None = None, **changes: Any) -> dict[str, Any]:
         run = {name.replace("_", "-"): value for name, value in {**PRIVATE, **changes}.items()}
         settings = RunSettings.from_run_config(run)
         context = Context(run_id=1, node_id=1, node_config=config, state=RecordDict(), run_config=run)
-        values = {"training": asdict(settings.training(number)), "client-id": "1"}
+        values = {"training": asdict(training or settings.training(number)), "client-id": "1"}
         model = model_record(initial_parameters(TASK, 0))
         return dict(told_values(client(compose(1, TRAIN, number, values, model), context).content))
 
@@ -210,6 +211,19 @@ def test_an_owner_can_demand_noise_and_end_it(tmp_path: Path):
 
 def test_a_delta_that_gives_a_sample_away_is_refused_at_the_site(tmp_path: Path):
     assert "privacy-delta" in site(tmp_path)(1, privacy_delta=0.5)["error"]
+
+
+def test_a_loss_that_couples_examples_is_refused_at_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """One sample would change the gradients of others."""
+    summed = replace(TASK, loss=lambda outputs, targets: cross_entropy(outputs, targets) * len(targets))
+    monkeypatch.setattr("tests.small_app.TASK", summed)
+    assert "is not the mean of its examples' own losses" in site(tmp_path)(1)["error"]
+
+
+def test_noise_that_the_run_does_not_ask_for_is_refused_at_the_site(tmp_path: Path):
+    """Nothing was looked at then of what gets past it."""
+    asked = RunSettings.from_run_config({name.replace("_", "-"): one for name, one in PRIVATE.items()})
+    assert "does not ask for" in site(tmp_path)(1, training=asked.training(1), privacy="none")["error"]
 
 
 def test_an_account_that_is_none_is_not_used(tmp_path: Path):

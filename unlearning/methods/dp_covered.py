@@ -5,8 +5,8 @@
 
 An observer of the models of all rounds cannot tell them, within (ε_k, δ), from those of rounds to which these clients
 or samples added nothing. So the request is answered at once, without a round. What is stated gets weaker with every
-deletion; the server refuses the method where it would be weaker than the federation's limit. For samples the statement
-is the site's own word.
+deletion; the server refuses the method where it would be weaker than the federation's limit. For samples it is
+the site's own statement.
 
 Source: the definition of unlearning of Sekhari, Acharya, Kamath, Suresh, Remember What You Want to Forget (2021), which
 a differentially private model meets as it is.

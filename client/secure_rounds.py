@@ -12,8 +12,9 @@ keys follow from the run's seed, which protects nothing, as everything is in one
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,11 @@ from strategies.messages import (
     ARRAYS,
     MEASURE,
     SECURE,
+    TRAIN,
     UNLEARN,
     Json,
     arrays_content,
+    by_preparation,
     instruction_of,
     model_record,
     reply_of,
@@ -43,17 +46,24 @@ from strategies.messages import (
 from strategies.secure_exchange import sequence_of, work_hash
 from unlearning.errors import CheckpointError, ConfigurationError, SecureAggregationError
 from unlearning.methods.method import Reply
+from unlearning.methods.preparation import training_by
 from unlearning.methods.registry import method_named
 from unlearning.runtime.durable_files import write_atomically
 from unlearning.runtime.json_codec import from_plain, to_plain
 from unlearning.secure_aggregation import client_round
 from unlearning.secure_aggregation.addends import SumTerm, addend
 from unlearning.secure_aggregation.client_round import ClientRound, Identity
+from unlearning.secure_aggregation.repeated_sums import LEAVING, check_repeated
 from unlearning.secure_aggregation.ring import Ring
 from unlearning.secure_aggregation.terms import SMALLEST_COHORT, Advertisement, RoundTerms
+from unlearning.verification.difference.holders import TargetSends
 from unlearning.verification.masked_counts import SETS, to_counts
 
+_log = getLogger(__name__)
+
 _ANSWERED, _ROUND = "answered", "round"
+_SUMMED, _LEAVING = "summed", "leaving"
+"""Of sums of data: the clients of the last one that was confirmed; those that the one under way is to lack."""
 
 
 def refuse_in_the_clear(message: Message, node_config: Mapping[str, Any]) -> None:
@@ -98,8 +108,14 @@ def answer_stage(message: Message, context: Context) -> RecordDict:
             state, sealed = client_round.share(state, own, members, os.urandom)
             return _kept(context, state, {"sealed": to_plain(sealed)})
         case "confirm":
-            state, signature = client_round.confirm(state, own, from_plain(list[str], told["survivors"]))
-            return _kept(context, state, {"signature": to_plain(signature)})
+            survivors = from_plain(list[str], told["survivors"])
+            state, signature = client_round.confirm(state, own, survivors)
+            return _kept(
+                context,
+                state,
+                {"signature": to_plain(signature)},
+                _confirmed(context, survivors, own.min_cohort),
+            )
         case "unmask":
             state, shares = client_round.unmask(state, own, from_plain(dict[str, bytes], told["signatures"]))
             return _kept(context, state, {"shares": to_plain(shares)})
@@ -122,7 +138,7 @@ def masked(content: RecordDict, message: Message, local: ClientWork, context: Co
     state, hidden = client_round.mask(
         state, identity_of(context), sealed, work_hash(kind, message.content), values
     )
-    _kept(context, state, {})
+    _kept(context, state, {}, {_LEAVING: _leaving(message, local)})
     return RecordDict({**arrays_content({}, {}), ARRAYS: model_record(hidden)})  # type: ignore[arg-type]
 
 
@@ -133,22 +149,51 @@ def _values(content: RecordDict, message: Message, local: ClientWork, terms: Rou
         counts = to_counts({name: one for name, one in found.items() if one is not None})
         return np.append(counts, 1).view(np.uint64)
     reply = reply_of(content)
-    return addend(local.task, _terms(reply, message), reply.metrics.get("loss", 0.0), terms)
+    return addend(local.task, _terms(reply, message, local), reply.metrics.get("loss", 0.0), terms)
 
 
-def _terms(reply: Reply, message: Message) -> list[SumTerm]:
+def _terms(reply: Reply, message: Message, local: ClientWork) -> list[SumTerm]:
     if message.metadata.message_type == UNLEARN:
         name, instruction = instruction_of(message)
         return method_named(name).sum_terms(instruction, reply)
-    before = vector_of(message.content.array_records[ARRAYS])
-    return [SumTerm(update=reply.vector - before, count=reply.num_examples)]
+    update = reply.vector - vector_of(message.content.array_records[ARRAYS])
+    prepared, returned = local.settings.preparations(), by_preparation(reply.arrays)
+    own = next((returned[name] for name, one in prepared.items() if one.replaces_training), {})
+    return training_by(prepared.values()).sum_terms(update, reply.num_examples, own)
 
 
-def _kept(context: Context, state: ClientRound, said: Json) -> RecordDict:
-    """Make durable where a round stands; return what to send of it."""
-    answered = state.terms.sequence if state.stage == "masked" else _load(context).get(_ANSWERED, 0)
+def _leaving(message: Message, local: ClientWork) -> list[str] | None:
+    """Return the clients that a sum of data is said to lack; None where the sum is not of data itself."""
+    if message.metadata.message_type == UNLEARN:
+        name, instruction = instruction_of(message)
+        is_of_data = method_named(name).info.target_sends is TargetSends.SUMS
+        return list(instruction.values.get(LEAVING, [])) if is_of_data else None
+    names = local.settings.preparations() if message.metadata.message_type == TRAIN else ()
+    return [] if any(method_named(name).info.target_sends is TargetSends.SUMS for name in names) else None
+
+
+def _confirmed(context: Context, survivors: Collection[str], fewest: int) -> Json:
+    """Return what to keep of a sum that is confirmed.
+
+    Raises:
+        SecureAggregationError: it is of data, and the sum before shows by it what a client holds.
+    """
+    kept = _load(context)
+    leaving, before = kept.get(_LEAVING), kept.get(_SUMMED, [])
+    if leaving is None:
+        return {}
+    check_repeated(before, survivors, leaving=leaving, fewest=fewest)
+    if gone := sorted(set(before) - set(survivors)):
+        _log.warning("A sum lacks client(s) %s, of which the server says that they are forgotten.", gone)
+    return {_SUMMED: sorted(survivors), _LEAVING: None}
+
+
+def _kept(context: Context, state: ClientRound, said: Json, also: Json | None = None) -> RecordDict:
+    """Make durable where a round stands, and what `also` has; return what to send of it."""
+    before = _load(context)
+    answered = state.terms.sequence if state.stage == "masked" else before.get(_ANSWERED, 0)
     text, directory = (
-        json.dumps({_ANSWERED: answered, _ROUND: to_plain(state)}),
+        json.dumps({**before, **(also or {}), _ANSWERED: answered, _ROUND: to_plain(state)}),
         state_dir_of(context.node_config),
     )
     if directory is None:

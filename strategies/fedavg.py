@@ -43,7 +43,7 @@ from strategies.settings.run_config import RunSettings
 from strategies.settings.task_source import MakeTask, TaskSource
 from strategies.waiting import ClientWait
 from unlearning.certified.private_training import PrivateMean
-from unlearning.errors import ConfigurationError
+from unlearning.errors import ConfigurationError, NumericalError
 from unlearning.parameters import Models, Vector, content_hash
 from unlearning.requests import Exclusions
 from unlearning.secure_aggregation.addends import SecureTotal
@@ -284,7 +284,10 @@ class FedAvg(Strategy):
         assert self._pending is not None, "train_messages comes first"
         if total is None or not total.num_examples:
             return RoundOutcome()
-        model = total.applied_to(self._pending.model)
+        try:
+            model = self.plan.rules.model_of_sum(self.task, self._pending.model, total)
+        except NumericalError as exc:
+            return RoundOutcome(problem=str(exc), total=total)
         problem = "" if judge is None else judge.problem(model)
         outcome = RoundOutcome(
             model=model, participants=total.shares, loss=total.loss, problem=problem, total=total

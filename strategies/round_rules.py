@@ -16,10 +16,13 @@ from unlearning.methods.preparation import (
     Preparation,
     all_take_part,
     combine_prepared,
+    training_by,
 )
 from unlearning.parameters import Models, Vector
 from unlearning.requests import Exclusions
 from unlearning.runtime.stores import Arrays, MemoryStore, Store
+from unlearning.secure_aggregation.addends import SecureTotal
+from unlearning.tasks.task import Task
 
 
 def own_arrays(name: str, done: FederatedRound) -> FederatedRound:
@@ -46,6 +49,14 @@ class RoundRules:
         FedAvg's mean, unless a method trains in a way of its own.
         """
         return combine_prepared(self.prepared.values(), before, models)
+
+    def model_of_sum(self, task: Task, before: Vector, total: SecureTotal) -> Vector:
+        """Make one model (d,) of the one before and the sum over clients.
+
+        Raises:
+            NumericalError: the sum gives none.
+        """
+        return training_by(self.prepared.values()).model_of_sum(task, before, total)
 
     @property
     def averages(self) -> bool:

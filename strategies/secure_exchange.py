@@ -23,8 +23,10 @@ from strategies.messages import (
     MEASURE,
     SECURE,
     SECURE_STAGE,
+    UNLEARN,
     Json,
     compose,
+    instruction_of,
     json_record,
     named_arrays,
     round_of,
@@ -34,6 +36,8 @@ from strategies.messages import (
 )
 from strategies.settings.run_config import RunSettings
 from unlearning.errors import SecureAggregationError, UpdateRefused
+from unlearning.methods.preparation import training_by
+from unlearning.methods.registry import method_named
 from unlearning.runtime.json_codec import from_plain, to_plain
 from unlearning.secure_aggregation.addends import (
     MOST_EXAMPLES,
@@ -80,13 +84,12 @@ def exchange_securely(
     """Do the work of `messages` as a round of secure aggregation; what is learnt of it is the exchange's `total`."""
     first = next(iter(messages.values()))
     kind, is_measurement = first.metadata.message_type, first.metadata.message_type == MEASURE
-    model = vector_of(first.content.array_records[ARRAYS])
     terms = RoundTerms(
         federation=settings.federation,
         run=run_id,
         sequence=sequence_of(first),
         purpose=kind,
-        length=LENGTH + 1 if is_measurement else model.size + TAIL,
+        length=LENGTH + 1 if is_measurement else _size(first, settings, task) + TAIL,
         num_clients=len(messages),
         min_cohort=settings.min_cohort,
         threshold=settings.threshold,
@@ -102,6 +105,15 @@ def exchange_securely(
     except SecureAggregationError as exc:
         _log.error("The round %d of secure aggregation is given up: %s", terms.sequence, exc)
         return round_.joined(str(exc))
+
+
+def _size(work: Message, settings: RunSettings, task: Task) -> int:
+    """Return how many numbers each client adds, beside what is counted."""
+    model = vector_of(work.content.array_records[ARRAYS])
+    if work.metadata.message_type == UNLEARN:
+        name, _ = instruction_of(work)
+        return method_named(name).sum_size(task, model)
+    return training_by(settings.preparations().values()).sum_size(task, model)
 
 
 def _read_total(task: Task, ring: Ring, terms: RoundTerms, clients: tuple[str, ...]) -> SecureTotal:

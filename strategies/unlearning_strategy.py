@@ -184,6 +184,7 @@ class UnlearningStrategy(Strategy):
             kept=self._kept,
             noise_key=self._noise_key,
             noisy_mean=None if private is None else partial(private.model, number=server_round),
+            only_sums=settings.secure_aggregation,
         )
         if self.state is None:
             self.state = self.method.begin(problem, vector_of(arrays))

@@ -3,7 +3,7 @@
 Server and clients read the same values (Flower sends them to every ClientApp), so both use this.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, TypeVar
@@ -33,6 +33,7 @@ from unlearning.tasks.settings import TaskSettings, problems
 from unlearning.tasks.task import Task
 from unlearning.training import TrainingSettings
 from unlearning.training import local_seed as local_seed  # clients have it from here
+from unlearning.verification.difference.holders import TargetSends
 
 _Part = TypeVar("_Part", TaskSettings, TrainingSettings)
 
@@ -105,12 +106,19 @@ class RunSettings(
         else:
             for prepared in switched_on.values():
                 wrong += prepared.training_problems(self.training(1))
-        if self.secure_aggregation and self.prepare:
-            wrong.append(
-                "prepare: prepared methods keep single updates, which secure-aggregation hides. Leave it out."
-            )
+            wrong += self._problems_of_sums(switched_on) if self.secure_aggregation else ()
         private = self.is_private or self.hides_samples
         return [*wrong, *self.bound_problems(), *(self.privacy_problems() if private else ())]
+
+    def _problems_of_sums(self, switched_on: Iterable[str]) -> Iterator[str]:
+        infos = [method_named(name).info for name in switched_on]
+        if single := ", ".join(info.name for info in infos if not info.sums_suffice):
+            yield f"prepare: {single} keeps single updates, which secure-aggregation hides. Leave it out."
+        if self.fraction < 1 and any(info.target_sends is TargetSends.SUMS for info in infos):
+            yield (
+                "fraction: sums over one round's clients and over another's differ by single clients. Set fraction = 1 "
+                "with prepare and secure-aggregation."
+            )
 
     @property
     def is_private(self) -> bool:

@@ -156,6 +156,50 @@ def test_a_deletion_of_sums_is_the_plain_deletion(tmp_path: Path, method: str, t
         assert secure["attacks"]["yeom"] == pytest.approx(plain["attacks"]["yeom"], abs=0.1)
 
 
+RIDGE = {"prepare": "exact-ridge l2=0.5", "rounds": 2, "recovery_max_rounds": 0}
+
+
+@pytest.mark.parametrize("what", ["client", pytest.param("samples", marks=pytest.mark.slow)])
+def test_exact_ridge_of_sums_is_exact_ridge(tmp_path: Path, what: str) -> None:
+    """The same head before the deletion, after it and after one more round; no sums are kept at the server."""
+    found = []
+    for name, is_secure in (("secure", True), ("plain", False)):
+        with federation(tmp_path / name, secure_aggregation=is_secure, **RIDGE) as run:
+            heads = [run.run().parameters]
+            wanted = some_samples(run) if what == "samples" else Target(Granularity.CLIENT, "1")
+            done = run.forget(wanted, "exact-ridge", rounds=2)
+            heads.append(run.checkpoint().parameters)
+            heads.append(run.run(rounds=3).parameters)
+            found.append(heads)
+            findings = run.report(done.id)["unlearning"]["findings"]
+            assert 0 < findings["bound on ‖θ − θ*‖"] < 1e-4
+            assert findings["clients asked"] == (
+                (3 if what == "client" else 4) if is_secure else what == "samples"
+            )
+            if is_secure:
+                assert not list(run.directory.rglob("prepared*/**/*.npz"))
+                assert all(set(reply.content) == {"arrays", "config"} for _, reply in run.grid.answers)
+    for secure, plain in zip(*found, strict=True):
+        assert np.linalg.norm(secure - plain) < 1e-6 * np.linalg.norm(plain)
+    assert np.linalg.norm(found[0][0] - found[0][1]) > 1e-3 * np.linalg.norm(found[0][0])
+
+
+def test_a_sum_of_data_without_a_client_is_refused_by_the_sites(tmp_path: Path) -> None:
+    """Beside the sum of the round before it would show what that client holds; the model stays."""
+    with federation(tmp_path, **RIDGE) as run:
+        run.run()
+        before = run.checkpoint().parameters
+        run.grid.broken = {run.node("2")}  # shares its secrets, and never masks
+        run.run(rounds=3)
+        metrics = list(run.ledger.all_rounds())[-1].metrics
+        assert "secure" not in metrics
+        assert "show what they hold" in metrics["failed"]["0"]
+        np.testing.assert_array_equal(run.checkpoint().parameters, before)
+        run.grid.broken = set()
+        run.run(rounds=4)
+        assert list(run.ledger.all_rounds())[-1].metrics["secure"]["in_sum"] == 4
+
+
 def first_round(run: SecureFederation) -> Mapping[str, Any]:
     return next(iter(run.ledger.all_rounds())).metrics
 
@@ -172,6 +216,9 @@ def test_methods_that_need_single_answers_are_refused_with_an_alternative(tmp_pa
         with pytest.raises(UnsupportedRequest, check=lambda exc: exc.code == "needs-single-answers"):
             run.file(Target(Granularity.CLIENT, "1"), "puf-special")
     with pytest.raises(ConfigurationError, match="prepare"), federation(tmp_path / "b", prepare="pga"):
+        pass
+    some = {**RIDGE, "fraction": 0.5}
+    with pytest.raises(ConfigurationError, match="fraction"), federation(tmp_path / "c", **some):
         pass
 
 

@@ -13,6 +13,10 @@ keeps, which take the place of its earlier ones: by exact arithmetic the same as
 as the paper does, without what cancels. The paper's server keeps the total alone; this one keeps each client's, so
 that a client need not be there to be forgotten. Both learn the difference; what that tells is in
 `docs/explanation-prepared-methods.md`.
+
+Under secure aggregation the server sees Σ G_i and Σ B_i only, keeps none of them, and makes the head of a round's sum
+at once. A deletion is then one exchange with all that stay. Two such sums differ by what one client holds where one of
+them lacks it, so sites refuse a sum that lacks a client for another reason (`secure_aggregation.repeated_sums`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -47,16 +51,22 @@ from unlearning.methods.ridge_statistics import (
     Statistics,
     cast_bound,
     parameters_of,
+    size_of,
     solve,
     squared_loss,
 )
 from unlearning.methods.updates import NUM_RETAINED, change_of
 from unlearning.parameters import Models, Vector, weighted_mean
-from unlearning.requests import Exclusions
+from unlearning.requests import NOTHING, Exclusions
 from unlearning.runtime.stores import Arrays, Store, keep_newest, newest
+from unlearning.secure_aggregation.addends import MOST_RATE, SecureTotal, SumTerm
+from unlearning.secure_aggregation.repeated_sums import LEAVING
 from unlearning.tasks.task import Task
 from unlearning.training import Trained
 from unlearning.verification.difference.holders import TargetSends
+
+_MEAN_ROUNDINGS = 8
+"""Of each number between a client's sums and their total, beside fixed point."""
 
 _log = getLogger(__name__)
 
@@ -115,6 +125,23 @@ class SendSums(Preparation):
             return first
         return weighted_mean(models)
 
+    def sum_size(self, task: Task, model: Vector) -> int:
+        """Return how many numbers the sums are."""
+        return size_of(layer_of(task))
+
+    def sum_terms(self, update: Vector, num_examples: int, returned: Arrays) -> list[SumTerm]:
+        """Return the client's sums as a term; the model is that of the server."""
+        return _terms(Statistics.from_arrays(returned))
+
+    def model_of_sum(self, task: Task, before: Vector, total: SecureTotal) -> Vector:
+        """Solve for the head of the sum.
+
+        Raises:
+            NumericalError: a client has shortened its sums, or float64 cannot solve for the head.
+        """
+        layer = layer_of(task)
+        return parameters_of(solve([_statistics_of(total, layer)], self.l2).matrix, layer, before)
+
     def keep(self, done: FederatedRound, store: Store) -> None:
         """Keep each client's newest sums, and those before, from which a round that is done again starts."""
         for client in sorted(done.models):
@@ -150,6 +177,7 @@ class ExactRidge(Method[MethodParameters, SendSums]):
         title="Exact ridge",
         source="Quan et al., Exact Federated Continual Unlearning for Ridge Heads on Frozen Foundation Models",
         target_sends=TargetSends.SUMS,
+        sums_suffice=True,
         needs=frozenset({Need.PREPARATION, Need.CLASSIFIER, Need.LOSS_DERIVATIVES, Need.MEAN_LOSS}),
         remark=(
             "exact to rounding, with the bound in the report; trains one linear layer with squared loss itself"
@@ -172,19 +200,39 @@ class ExactRidge(Method[MethodParameters, SendSums]):
         known = kept_statistics(self.kept(problem).store)
         layer_of(problem.task)
         state = UnlearningState(parameters=parameters)
-        if problem.partial:
+        if problem.partial or problem.only_sums:
             return state
         staying = {client: known[client] for client in known if client not in problem.targets}
         return replace(_solved(problem, state, staying, asked=()), finished=True)
 
     def configure(self, problem: _Problem, state: UnlearningState) -> Instructions:
-        """Ask those who keep a part for the sums of that; the model need not travel."""
+        """Ask those who keep a part for the sums of that, or all that stay; the model need not travel.
+
+        Raises:
+            MethodFailed: of sums alone, where a client that stays is not there, whose sums they would show by lacking
+                them.
+        """
         nothing = np.zeros(0, dtype=state.parameters.dtype)
+        asked, values = problem.partial, {}
+        if problem.only_sums:
+            leaving = sorted(set(problem.targets) - set(problem.partial))
+            asked, values = tuple(sorted({*problem.retained, *problem.partial})), {LEAVING: leaving}
+            if absent := sorted(set(problem.num_examples) - {*asked, *leaving}):
+                raise MethodFailed(
+                    f"Client(s) {', '.join(absent)} are not there, and a sum without them would show theirs. Retry "
+                    "when all clients are online.",
+                    retryable=True,
+                    code="client-absent",
+                )
         return {
             client: Instruction(
-                operation="sums", model=nothing, training=problem.training, forget=problem.targets[client]
+                operation="sums",
+                model=nothing,
+                training=problem.training,
+                forget=problem.targets.get(client, NOTHING),
+                values=values,
             )
-            for client in problem.partial
+            for client in asked
         }
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
@@ -235,6 +283,28 @@ class ExactRidge(Method[MethodParameters, SendSums]):
         following = _solved(problem, state, {**staying, **anew}, asked=problem.partial)
         return following.advance(following.parameters, finished=True)
 
+    def sum_size(self, task: Task, model: Vector) -> int:
+        """Return how many numbers the sums are."""
+        return size_of(layer_of(task))
+
+    def sum_terms(self, instruction: Instruction, reply: Reply) -> list[SumTerm]:
+        """Return the sums of what is kept as a term."""
+        return _terms(Statistics.from_arrays(reply.arrays))
+
+    def after_sum(self, problem: _Problem, state: UnlearningState, total: SecureTotal) -> UnlearningState:
+        """Solve for the head of the sum over all that stay.
+
+        Raises:
+            MethodFailed: a client has shortened its sums, none has an example, or float64 cannot solve for the head.
+        """
+        try:
+            staying = {"all": _statistics_of(total, layer_of(problem.task))}
+        except NumericalError as exc:
+            raise MethodFailed(str(exc), retryable=False, code="no-sum") from exc
+        following = _solved(problem, state, staying, asked=total.clients)
+        findings = {**following.findings, "clients whose sums remain": len(total.clients)}
+        return replace(following, findings=findings).advance(following.parameters, finished=True)
+
     def cost(self, given: CostSymbols, parameters: MethodParameters, preparation: SendSums | None) -> Cost:
         """Compute S C_p bytes, 2 N D (D + C) C_p FLOPs, 2 S C stored; S = 8 (D (D + 1)/2 + D C) bytes of sums.
 
@@ -268,6 +338,31 @@ def kept_statistics(store: Store, *, before: int | None = None) -> dict[str, Sta
     """Return each client's newest sums, of rounds before `before`."""
     entries = {client: newest(store, client, before=before) for client in store.list_keys()}
     return {client: Statistics.from_arrays(entry[1]) for client, entry in entries.items() if entry}
+
+
+def _terms(sums: Statistics) -> list[SumTerm]:
+    """Return a client's sums as a term of a sum, at the largest rate, so that they are hardly ever shortened."""
+    return [SumTerm(update=sums.per_example() / MOST_RATE, count=sums.num_examples, rate=MOST_RATE)]
+
+
+def _statistics_of(total: SecureTotal, layer: nn.Linear) -> Statistics:
+    """Return the sums over all clients.
+
+    Raises:
+        NumericalError: a client has shortened its own.
+    """
+    if total.num_clipped:
+        raise NumericalError(
+            f"{total.num_clipped} client(s) have inputs so large that they had to shorten their sums. Scale the "
+            "inputs, or raise secure-clip-norm."
+        )
+    return Statistics.of_mean(
+        total.step,
+        layer,
+        total.num_examples,
+        coarseness=total.coarseness,
+        roundings=_MEAN_ROUNDINGS + len(total.clients),
+    )
 
 
 def _solved(

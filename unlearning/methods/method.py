@@ -161,6 +161,7 @@ class Problem(Generic[ParametersT, PreparationT]):
     noise_key: what a method derives its noise from, a secret that belongs to this request alone; None where there is
         none, and then noise is drawn from the system's entropy.
     noisy_mean: where training is private, what makes a round's model (d,) of the one before and clients' updates.
+    only_sums: whether the server sees sums over clients only (`Method.after_sum`).
     """
 
     task: Task
@@ -176,6 +177,7 @@ class Problem(Generic[ParametersT, PreparationT]):
     kept: PreparedStore[PreparationT] | None = None
     noise_key: bytes | None = field(default=None, repr=False)
     noisy_mean: Callable[[Vector, Iterable[Vector]], Vector] | None = None
+    only_sums: bool = False
 
     @property
     def partial(self) -> tuple[str, ...]:
@@ -353,6 +355,10 @@ class Method(ABC, Generic[ParametersT, PreparationT]):
         Raises:
             MethodFailed: the replies do not suffice, or a number makes no sense.
         """
+
+    def sum_size(self, task: Task, model: Vector) -> int:
+        """Return how many numbers a client adds to a sum, in an exchange that starts from `model` (d,)."""
+        return model.size
 
     def sum_terms(self, instruction: Instruction, reply: Reply) -> list[SumTerm]:
         """Return what a client's answer adds to a sum, at the client: its update, by its number of examples."""

@@ -32,6 +32,7 @@ from unlearning.optimizer_state import OPTIMIZER, keep_state, kept_state
 from unlearning.parameters import Models, Vector, layout, travelling, weighted_mean
 from unlearning.requests import Exclusions, Target
 from unlearning.runtime.stores import Arrays, MemoryStore, Store
+from unlearning.secure_aggregation.addends import SecureTotal, SumTerm
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import Trained, TrainingSettings, model_with, structure, train
 
@@ -169,6 +170,22 @@ class Preparation(BaseModel):
         """
         return weighted_mean(models)
 
+    def sum_size(self, task: Task, model: Vector) -> int:
+        """Return how many numbers a client adds to a round's sum (`MethodInfo.sums_suffice`)."""
+        return model.size
+
+    def sum_terms(self, update: Vector, num_examples: int, returned: Arrays) -> list[SumTerm]:
+        """Return what a client adds to a round's sum, of its update (d,) and what it returns beside the model."""
+        return [SumTerm(update=update, count=num_examples)]
+
+    def model_of_sum(self, task: Task, before: Vector, total: SecureTotal) -> Vector:
+        """Make a round's model (d,) of the one before and the sum.
+
+        Raises:
+            NumericalError: the sum gives none.
+        """
+        return total.applied_to(before)
+
     def takes_part(self, client_id: str, number: int) -> bool:
         """Return whether a client is asked in the training round `number`; one that trains in its own way
         may wait.
@@ -279,8 +296,12 @@ def _train_all(work: LocalRound, kept: Arrays | None = None) -> Trained:
 
 def combine_prepared(prepared: Iterable[Preparation], before: Vector, models: Models) -> Vector:
     """Make one model (d,) of the local ones: FedAvg's mean, unless a method trains in a way of its own."""
-    replacing = next((one for one in prepared if one.replaces_training), Preparation())
-    return replacing.combine(before, models)
+    return training_by(prepared).combine(before, models)
+
+
+def training_by(prepared: Iterable[Preparation]) -> Preparation:
+    """Return the one that trains in a way of its own; without any, one that changes nothing."""
+    return next((one for one in prepared if one.replaces_training), Preparation())
 
 
 def all_take_part(prepared: Iterable[Preparation], client_id: str, number: int) -> bool:

@@ -13,6 +13,9 @@ most γ(n) Σ|xᵢ||yᵢ|, γ(n) = nu/(1 − nu), in whatever order it is summed
 
     ‖δG_i‖ ≤ γ(n_i + N) tr G_i     ‖δB_i‖ ≤ γ(n_i + N) √(n_i tr G_i)     ‖δR‖ ≤ γ(D + 3) (‖B‖ + (‖G‖ + λ) ‖Θ‖)
 
+A sum over clients in fixed point is off by at most c more a number: D c on ‖δG‖, √(DC) c on ‖δB‖. Of it n_i is all n,
+which is no less than the sum over the clients.
+
 So the bound is computed of what was found, not asserted of the algorithm: a solver that failed would show in R.
 Inputs are taken to be what the model gets, and each client's sums to be of its data.
 """
@@ -47,11 +50,16 @@ GRAM, MOMENTS, COUNT = "gram", "moments", "num_examples"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """G (D, D), B (D, C) and n of one client."""
+    """G (D, D), B (D, C) and n of one client, or of several as one sum.
+
+    coarseness: the most by which a number of G or B is off, beside `roundings` more roundings of it than in summing.
+    """
 
     gram: Matrix
     moments: Matrix
     num_examples: int
+    coarseness: float = 0.0
+    roundings: int = 0
 
     @classmethod
     def of(cls, examples: Examples, layer: torch.nn.Linear) -> "Statistics":
@@ -60,7 +68,7 @@ class Statistics:
         Raises:
             DataError: an input is not finite.
         """
-        width = layer.in_features + (layer.bias is not None)
+        width = width_of(layer)
         gram, moments = np.zeros((width, width)), np.zeros((width, layer.out_features))
         for batch, targets in examples.batches(InOrder(len(examples), SUMMED_AT_ONCE)):
             inputs = (
@@ -78,6 +86,23 @@ class Statistics:
             gram += inputs.T @ inputs
             moments += inputs.T @ np.eye(layer.out_features)[targets.numpy()]
         return cls(gram=gram, moments=moments, num_examples=len(examples))
+
+    def per_example(self) -> NDArray[np.float64]:
+        """Return the triangle of G and B, each by n, as one vector (`size_of`,)."""
+        triangle = self.gram[np.triu_indices(len(self.gram))]
+        return np.concatenate([triangle, self.moments.ravel()]) / max(self.num_examples, 1)
+
+    @classmethod
+    def of_mean(
+        cls, mean: NDArray[np.float64], layer: torch.nn.Linear, num_examples: int, **known: Any
+    ) -> "Statistics":
+        """Return what has this `per_example`; `known`: the other fields."""
+        width, numbers = width_of(layer), mean * num_examples
+        gram = np.zeros((width, width))
+        gram[np.triu_indices(width)] = numbers[: width * (width + 1) // 2]
+        gram += np.triu(gram, 1).T
+        moments = numbers[width * (width + 1) // 2 :].reshape(width, layer.out_features)
+        return cls(gram=gram, moments=moments, num_examples=num_examples, **known)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return them as they travel and are kept: of the symmetric G its upper triangle, row by row."""
@@ -149,15 +174,28 @@ def _bound(parts: Sequence[Statistics], found: Head, l2: float) -> float:
     """Compute the module's bound; `found.bound` is ‖R‖ as it was computed."""
     size, length = len(found.matrix), _norm(found.matrix)
     traces = [SLACK * float(np.trace(part.gram)) for part in parts]
-    factors = [_gamma(part.num_examples + len(parts)) for part in parts]
+    factors = [_gamma(part.num_examples + len(parts) + part.roundings) for part in parts]
     of_gram = sum(factor * trace for factor, trace in zip(factors, traces, strict=True))
+    of_gram += size * sum(part.coarseness for part in parts)
     of_moments = sum(
         factor * math.sqrt(part.num_examples * trace)
         for factor, trace, part in zip(factors, traces, parts, strict=True)
     )
+    of_moments += math.sqrt(found.matrix.size) * sum(part.coarseness for part in parts)
     whole = SLACK * (sum(_norm(part.moments) for part in parts) + (sum(traces) + l2) * length)
     of_residual = _gamma(size + 3) * whole
     return SLACK * (found.bound + of_residual + of_gram * length + of_moments) / l2
+
+
+def width_of(layer: torch.nn.Linear) -> int:
+    """Return D, the inputs with the 1 of the bias."""
+    return layer.in_features + (layer.bias is not None)
+
+
+def size_of(layer: torch.nn.Linear) -> int:
+    """Return how many numbers the triangle of G and B have together."""
+    width = width_of(layer)
+    return width * (width + 1) // 2 + width * layer.out_features
 
 
 def parameters_of(matrix: Matrix, layer: torch.nn.Linear, like: Vector) -> Vector:

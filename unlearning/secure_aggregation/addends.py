@@ -44,6 +44,7 @@ class SecureTotal:
 
     step (d,): the mean update, by examples. num_examples: of all terms; num_kept: of those that keep.
     num_clipped: clients that shortened an update. loss: the mean; None without examples.
+    coarseness: the most by which fixed point has moved a coordinate of num_examples · step.
     counts: of a measurement, in place of all these.
     """
 
@@ -53,6 +54,7 @@ class SecureTotal:
     num_kept: int = 0
     num_clipped: int = 0
     loss: float | None = None
+    coarseness: float = 0.0
     counts: NDArray[np.int64]
 
     def applied_to(self, model: Vector) -> Vector:
@@ -102,7 +104,8 @@ def read_total(task: Task, total: Ring, terms: RoundTerms, clients: Sequence[str
     check_ones(ones, clients)
     if not (0 <= kept <= count <= len(clients) * terms.max_weight and 0 <= num_clipped <= len(clients)):
         raise SecureAggregationError("A client sent a wrong vector: counts make no sense.", code="no-sum")
-    step = from_ring(total[:-TAIL], scale_of(terms.num_clients, terms.max_weight, terms.clip_norm))
+    scale = scale_of(terms.num_clients, terms.max_weight, terms.clip_norm)
+    step = from_ring(total[:-TAIL], scale)
     free = buffer_positions(task)
     buffers = step[free] / max(kept, 1)
     step /= max(count, 1)
@@ -114,6 +117,7 @@ def read_total(task: Task, total: Ring, terms: RoundTerms, clients: Sequence[str
         num_kept=kept,
         num_clipped=num_clipped,
         loss=loss / _LOSS_STEPS / count if count else None,
+        coarseness=len(clients) / (2 * scale),
         counts=np.zeros(0, dtype=np.int64),
     )
 

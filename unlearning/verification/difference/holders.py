@@ -167,6 +167,10 @@ def _secure_server(given: Deletion, stepwise: Answer, of_server: Answer) -> Hold
     membership = replace(stepwise, text=head + stepwise.text)
     if given.sends is TargetSends.KEPT:
         record = replace(of_server, text=f"{head}Nothing of one client's update.")
+    elif given.sends is TargetSends.SUMS:
+        record = replace(
+            of_server, text=f"{head}{of_server.text} It is the difference of two sums over clients."
+        )
     else:
         record = Answer("not measured", f"{head}The target's update is one term of a sum: not measured.")
     return Holder(name=name, holds=holds, membership=membership, record=record)

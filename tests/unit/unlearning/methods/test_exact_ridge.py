@@ -13,7 +13,7 @@ from torch import nn
 from tests.deletions import reply
 from tests.tasks import tiny_classification
 from unlearning.errors import DataError, MethodFailed, NumericalError, UpdateRefused
-from unlearning.local import begin, carry_out, learn, problem_of, retained
+from unlearning.local import answer, begin, carry_out, learn, problem_of, retained
 from unlearning.methods.exact_ridge import SendSums, kept_statistics
 from unlearning.methods.method import PreparedStore, Problem
 from unlearning.methods.preparation import FederatedRound
@@ -21,6 +21,8 @@ from unlearning.methods.registry import METHODS
 from unlearning.methods.ridge_statistics import Statistics, parameters_of, solve
 from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.runtime.stores import MemoryStore
+from unlearning.secure_aggregation.addends import MOST_RATE, TAIL, SecureTotal, SumTerm, addend, read_total
+from unlearning.secure_aggregation.terms import RoundTerms
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.task import Examples
 from unlearning.training import TrainingSettings, initial_parameters
@@ -323,3 +325,79 @@ def test_raw_pictures_that_are_too_large_are_refused_with_what_to_do():
     settings = TaskSettings(dataset="npz", model="logistic", num_classes=2, input_shape="3x64x64")
     (reason,) = OPTIONS.problems(make_task(settings), 3)
     assert "features of a frozen network" in reason
+
+
+class TestSums:
+    """What it does where the server sees sums over clients only."""
+
+    TERMS = RoundTerms(
+        federation="test",
+        run=1,
+        sequence=1,
+        purpose="train",
+        length=METHOD.sum_size(TASK, ZERO) + TAIL,
+        num_clients=3,
+        clip_norm=10.0,
+        max_weight=1e6 * MOST_RATE,
+    )
+
+    def total(self, parts: Mapping[str, list[SumTerm]], clip_norm: float = 10.0) -> SecureTotal:
+        terms = replace(self.TERMS, clip_norm=clip_norm)
+        ring = np.sum([addend(TASK, one, 0.0, terms) for one in parts.values()], axis=0, dtype=np.uint64)
+        return read_total(TASK, ring, terms, sorted(parts))
+
+    def of_round(self, data: Mapping[str, Examples], **given: float) -> SecureTotal:
+        arrays = {client: Statistics.of(one, LAYER).to_arrays() for client, one in data.items()}
+        return self.total(
+            {client: OPTIONS.sum_terms(ZERO, 0, one) for client, one in arrays.items()}, **given
+        )
+
+    def problem(self, target: Target, **changes: object) -> Problem:
+        """Without any sums: under secure aggregation the server keeps none."""
+        given = problem_of(METHOD, TASK, [target], DATA, TRAINING)
+        nothing = PreparedStore(preparation=OPTIONS, store=MemoryStore(), next_store=MemoryStore())
+        return replace(given, kept=nothing, only_sums=True, **changes)
+
+    def test_a_round_makes_the_head_of_all_at_once(self):
+        """Within fixed point, of which the model's bound knows."""
+        found = OPTIONS.model_of_sum(TASK, ZERO, self.of_round(DATA))
+        np.testing.assert_allclose(found, oracle(DATA), rtol=0, atol=1e-8)
+
+    @pytest.mark.parametrize("target", [CLIENT, SAMPLES, CLASS], ids=lambda target: target.granularity)
+    def test_a_deletion_ends_within_its_bound_of_the_head_of_what_is_left(self, target):
+        """Everybody that stays is asked, and the bound is above the distance and still worth something."""
+        state = METHOD.begin(given := self.problem(target), ZERO)
+        asked = METHOD.configure(given, state)
+        assert sorted(asked) == sorted(without(target))
+        replies = answer(METHOD, given, asked, DATA)
+        parts = {client: METHOD.sum_terms(asked[client], one) for client, one in replies.items()}
+        done = METHOD.after_sum(given, state, self.total(parts))
+        assert done.finished
+        distance = np.linalg.norm(done.parameters - oracle(without(target)))
+        assert distance <= done.findings["bound on ‖θ − θ*‖"] < 1e-5
+        assert done.findings["clients whose sums remain"] == len(asked)
+
+    def test_the_bound_covers_what_fixed_point_does_to_each_number(self):
+        """Sums that are off by the coarseness, in the worst direction that was found among many."""
+        exact, generator = Statistics.of(DATA["a"], LAYER), np.random.default_rng(1)
+        for coarseness in (1e-6, 1e-3):
+            for _ in range(50):
+                signs = generator.choice([-1.0, 1.0], size=exact.gram.shape)
+                gram = exact.gram + coarseness * (np.triu(signs) + np.triu(signs, 1).T)
+                moments = exact.moments + coarseness * generator.choice([-1.0, 1.0], size=exact.moments.shape)
+                head = solve([replace(exact, gram=gram, moments=moments, coarseness=coarseness)], L2)
+                assert np.linalg.norm(head.matrix - solve([exact], L2).matrix) <= head.bound
+
+    def test_sums_that_were_shortened_make_no_head(self):
+        """Neither in a round nor in a deletion."""
+        clipped = self.of_round(DATA, clip_norm=1e-4)
+        with pytest.raises(NumericalError, match="secure-clip-norm"):
+            OPTIONS.model_of_sum(TASK, ZERO, clipped)
+        with pytest.raises(MethodFailed, check=lambda exc: exc.code == "no-sum" and not exc.retryable):
+            METHOD.after_sum(self.problem(CLIENT), METHOD.begin(self.problem(CLIENT), ZERO), clipped)
+
+    def test_a_deletion_waits_for_every_client_that_stays(self):
+        """A sum without it would show what it holds."""
+        given = self.problem(CLIENT, retained=("a",))
+        with pytest.raises(MethodFailed, match=r"Client\(s\) c are", check=lambda exc: exc.retryable):
+            METHOD.configure(given, METHOD.begin(given, ZERO))

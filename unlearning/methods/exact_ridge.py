@@ -182,7 +182,7 @@ class ExactRidge(Method[MethodParameters, SendSums]):
         remark=(
             "exact to rounding, with the bound in the report; trains one linear layer with squared loss itself"
         ),
-        cost_remark="the formula counts sums, and messages carry settings too",
+        cost_remark="under secure aggregation all that stay are asked; messages carry settings too",
         is_exact=True,
         replies_are_updates=False,
         replies_have_any_length=True,

@@ -32,7 +32,7 @@ from tests.federation import SMALL, InProcessFederation
 from tests.sessions import ThreadedGrid
 from unlearning.errors import ConfigurationError, UnsupportedRequest
 from unlearning.methods.registry import METHODS
-from unlearning.requests import Granularity, Target
+from unlearning.requests import Granularity, Status, Target
 
 SECURE_RUN: Mapping[str, Any] = {
     **SMALL,
@@ -198,6 +198,20 @@ def test_a_sum_of_data_without_a_client_is_refused_by_the_sites(tmp_path: Path) 
         run.grid.broken = set()
         run.run(rounds=4)
         assert list(run.ledger.all_rounds())[-1].metrics["secure"]["in_sum"] == 4
+
+
+def test_a_deletion_by_sums_of_data_waits_for_every_client(tmp_path: Path) -> None:
+    """No site is asked for a sum that would show the absent one's; with all there the deletion is carried out."""
+    with federation(tmp_path, **RIDGE) as run:
+        run.run()
+        request = run.file(Target(Granularity.CLIENT, "1"), "exact-ridge")
+        run.grid.offline, seen = {run.node("2")}, len(run.grid.answers)
+        run.run(rounds=3)
+        assert run.ledger.requests.get(request.id).status is not Status.COMPLETED
+        assert UNLEARN not in {kind for kind, _ in run.grid.answers[seen:]}
+        run.grid.offline = set()
+        run.run(rounds=4)
+        assert run.ledger.requests.get(request.id).status is Status.COMPLETED
 
 
 def first_round(run: SecureFederation) -> Mapping[str, Any]:

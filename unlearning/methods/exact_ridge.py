@@ -222,7 +222,7 @@ class ExactRidge(Method[MethodParameters, SendSums]):
                     f"Client(s) {', '.join(absent)} are not there, and a sum without them would show theirs. Retry "
                     "when all clients are online.",
                     retryable=True,
-                    code="client-absent",
+                    code="no-client-online",
                 )
         return {
             client: Instruction(

@@ -133,12 +133,24 @@ def masked(content: RecordDict, message: Message, local: ClientWork, context: Co
     kind = message.metadata.message_type
     if (sequence_of(message), kind) != (state.terms.sequence, state.terms.purpose):
         raise SecureAggregationError("The work is of another round than the keys.", code="other-round")
+    leaving = _leaving(message, local)
+    if (
+        leaving is not None
+        and kind == TRAIN
+        and _load(context).get(_SUMMED)
+        and local.forget_named("withheld")
+    ):
+        raise SecureAggregationError(
+            "Records of this site wait for their deletion, and a sum without them, beside the one before, would show "
+            "them. Training goes on after the deletion.",
+            code="cohort-changed",
+        )
     values = _values(content, message, local, state.terms)
     sealed = from_plain(dict[str, bytes], local.values[SECURE]["sealed"])
     state, hidden = client_round.mask(
         state, identity_of(context), sealed, work_hash(kind, message.content), values
     )
-    _kept(context, state, {}, {_LEAVING: _leaving(message, local)})
+    _kept(context, state, {}, {_LEAVING: leaving})
     return RecordDict({**arrays_content({}, {}), ARRAYS: model_record(hidden)})  # type: ignore[arg-type]
 
 

@@ -214,6 +214,24 @@ def test_a_deletion_by_sums_of_data_waits_for_every_client(tmp_path: Path) -> No
         assert run.ledger.requests.get(request.id).status is Status.COMPLETED
 
 
+def test_records_that_wait_for_a_common_deletion_are_shown_by_no_round_before_it(tmp_path: Path) -> None:
+    """A round of sums of data without them would give them away one request at a time."""
+    with federation(tmp_path, **RIDGE, min_deletions_together=2) as run:
+        before = run.run().parameters
+        ids = sorted(some_samples(run).forget.sample_ids)
+        first, second = (Target(Granularity.SAMPLE, "1", sample_ids=frozenset({one})) for one in ids[:2])
+        filed = [run.file(first, "exact-ridge")]
+        np.testing.assert_array_equal(run.run(rounds=4).parameters, before)
+        newest = list(run.ledger.all_rounds())[-1].metrics
+        assert "secure" not in newest
+        assert "wait for their deletion" in newest["failed"]["1"]
+        filed.append(run.file(second, "exact-ridge"))
+        run.run(rounds=6)
+        done = [run.ledger.requests.get(one.id) for one in filed]
+        assert [one.status for one in done] == [Status.COMPLETED] * 2
+        assert list(run.ledger.all_rounds())[-1].metrics["secure"]["in_sum"] == 4
+
+
 def first_round(run: SecureFederation) -> Mapping[str, Any]:
     return next(iter(run.ledger.all_rounds())).metrics
 

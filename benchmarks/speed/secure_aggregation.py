@@ -2,7 +2,7 @@
 
     python -m benchmarks.speed.secure_aggregation --output docs/results/secure-aggregation
 
-Rounds: the live federation in this process, its clients threads of it, over streams of gRPC on loopback; a run without
+Rounds: the live federation, each client a process of its own, over streams of gRPC on loopback; a run without
 and a run with it, one after the other. Each half: what clients and the server do in a round, in this process, one after
 the other, with messages as they would travel, of which the bytes are counted.
 """
@@ -11,16 +11,21 @@ import json
 import os
 import statistics
 import tempfile
-import threading
 import time
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 import typer
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Context, Message, RecordDict
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto import message_pb2
 
 from benchmarks.local_layout import free_ports
 from benchmarks.speed import secure_app
@@ -82,8 +87,8 @@ def _page(rows: list[list[Any]], many: list[dict[str, Any]], load: float, rounds
         *table([*headings, *sizes], rows),
         "",
         f"Medians of the exchange with clients in {rounds - WARM_UP} rounds, the plain run first; {os.cpu_count()} "
-        f"cores, load average {load:.1f} when it began. Bytes are frames both ways. Clients are threads of the "
-        "server's process, so what each computes for its masks adds up here; on machines of their own it does not.",
+        f"cores, load average {load:.1f} when it began. Bytes are frames both ways. Clients are processes "
+        "of this machine, so what each computes adds up over its cores; on machines of their own it does not.",
         "",
         "## Each half by itself",
         "",
@@ -106,15 +111,32 @@ def _page(rows: list[list[Any]], many: list[dict[str, Any]], load: float, rounds
     ]
 
 
-class _ThreadedGrid(InProcessGrid):
-    """Runs each session message in a thread of its own; others at once."""
+class _GridOfProcesses(InProcessGrid):
+    """Runs each client's session in a process of its own; queries at once."""
+
+    def __init__(self, configs: list[dict[str, Any]], config: Mapping[str, Any]) -> None:
+        super().__init__(secure_app.app, configs, config)
+        self._given = secure_app.WIDTH, configs, config
+        self._processes = ProcessPoolExecutor(len(configs), mp_context=get_context("spawn"))
 
     def _carry(self, message_id: str, message: Message) -> None:
-        carry = super()._carry
         if message.metadata.message_type == SESSION:
-            threading.Thread(target=carry, args=(message_id, message), daemon=True).start()
+            self._processes.submit(_converse, message_to_proto(message).SerializeToString(), *self._given)
         else:
-            carry(message_id, message)
+            super()._carry(message_id, message)
+
+    def close(self) -> None:
+        """End the processes."""
+        self._processes.shutdown(cancel_futures=True)
+
+
+def _converse(message: bytes, width: int, configs: list[dict[str, Any]], config: Mapping[str, Any]) -> None:
+    """Be a client until its session ends."""
+    secure_app.WIDTH = width
+    torch.set_num_threads(1)
+    InProcessGrid(secure_app.app, configs, config).send_and_receive(
+        [message_from_proto(message_pb2.Message.FromString(message))]
+    )
 
 
 def _rounds(count: int, width: int, rounds: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -129,12 +151,14 @@ def _rounds(count: int, width: int, rounds: int) -> tuple[dict[str, Any], dict[s
                 "rounds": rounds,
                 "transport": "session",
                 "secure-clip-norm": 100.0,
+                "wait-timeout-s": 300.0,
+                "round-timeout-s": 300.0,
             }
             settings |= {"session-address": f"127.0.0.1:{free_ports(1)[0]}", "state-dir": directory}
             config = RunSettings().with_changes({**settings, "secure-aggregation": is_secure}).to_run_config()
-            grid = _ThreadedGrid(secure_app.app, configs, config)
             context = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=config)
-            secure_app.server(grid, context)
+            with closing(_GridOfProcesses(configs, config)) as grid:
+                secure_app.server(grid, context)
             found.append(_read(Path(directory), is_secure))
     return found[0], found[1]
 

@@ -6,6 +6,7 @@ its answer has not left; `waits` says that it is there. See `test_secure_aggrega
 
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 from flwr.app import Context, RecordDict
 
@@ -19,8 +20,8 @@ app = honest  # an assignment, for which Flower looks
 _kept = secure_rounds._kept
 
 
-def _kept_and_waited(context: Context, state: ClientRound, said: Json) -> RecordDict:
-    found = _kept(context, state, said)
+def _kept_and_waited(context: Context, state: ClientRound, said: Json, *also: Any) -> RecordDict:
+    found = _kept(context, state, said, *also)
     wait_at = Path(str(context.node_config["state-dir"])).parent / "wait-at"
     if wait_at.exists() and wait_at.read_text() == state.stage:
         wait_at.rename(wait_at.with_name("waits"))

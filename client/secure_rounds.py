@@ -56,7 +56,6 @@ from unlearning.secure_aggregation.client_round import ClientRound, Identity
 from unlearning.secure_aggregation.repeated_sums import LEAVING, check_repeated
 from unlearning.secure_aggregation.ring import Ring
 from unlearning.secure_aggregation.terms import SMALLEST_COHORT, Advertisement, RoundTerms
-from unlearning.verification.difference.holders import TargetSends
 from unlearning.verification.masked_counts import SETS, to_counts
 
 _log = getLogger(__name__)
@@ -64,6 +63,10 @@ _log = getLogger(__name__)
 _ANSWERED, _ROUND = "answered", "round"
 _SUMMED, _LEAVING = "summed", "leaving"
 """Of sums of data: the clients of the last one that was confirmed; those that the one under way is to lack."""
+_WAITING = (
+    "Records of this site wait for their deletion, and a sum without them, beside the one before, would show them. "
+    "Training goes on after the deletion."
+)
 
 
 def refuse_in_the_clear(message: Message, node_config: Mapping[str, Any]) -> None:
@@ -96,29 +99,25 @@ def answer_stage(message: Message, context: Context) -> RecordDict:
         SecureAggregationError: the round is refused; says why.
         ConfigurationError: the site's keys cannot be used.
     """
-    told, own = told_values(message.content)[SECURE], identity_of(context)
+    told, own, known = told_values(message.content)[SECURE], identity_of(context), _load(context)
     if told["stage"] == "advertise":
-        terms, answered = from_plain(RoundTerms, told["terms"]), _load(context).get(_ANSWERED, 0)
+        terms, answered = from_plain(RoundTerms, told["terms"]), known.get(_ANSWERED, 0)
         state, keys = client_round.advertise(own, terms, answered=answered, entropy=os.urandom)
-        return _kept(context, state, {"keys": to_plain(keys)})
-    state = _round(context)
+        return _kept(context, state, {"keys": to_plain(keys)}, known)
+    state = _round(known)
     match told["stage"]:
         case "share":
             members = from_plain(list[Advertisement], told["members"])
             state, sealed = client_round.share(state, own, members, os.urandom)
-            return _kept(context, state, {"sealed": to_plain(sealed)})
+            return _kept(context, state, {"sealed": to_plain(sealed)}, known)
         case "confirm":
             survivors = from_plain(list[str], told["survivors"])
             state, signature = client_round.confirm(state, own, survivors)
-            return _kept(
-                context,
-                state,
-                {"signature": to_plain(signature)},
-                _confirmed(context, survivors, own.min_cohort),
-            )
+            known = _confirmed(known, survivors, own.min_cohort)
+            return _kept(context, state, {"signature": to_plain(signature)}, known)
         case "unmask":
             state, shares = client_round.unmask(state, own, from_plain(dict[str, bytes], told["signatures"]))
-            return _kept(context, state, {"shares": to_plain(shares)})
+            return _kept(context, state, {"shares": to_plain(shares)}, known)
     raise SecureAggregationError(f"There is no stage {told['stage']!r:.40}.", code="other-stage")
 
 
@@ -129,28 +128,20 @@ def masked(content: RecordDict, message: Message, local: ClientWork, context: Co
         SecureAggregationError: the message belongs to another round, or the round is refused.
         DataError: the numbers cannot be part of a sum.
     """
-    state = _round(context)
+    known = _load(context)
+    state = _round(known)
     kind = message.metadata.message_type
     if (sequence_of(message), kind) != (state.terms.sequence, state.terms.purpose):
         raise SecureAggregationError("The work is of another round than the keys.", code="other-round")
     leaving = _leaving(message, local)
-    if (
-        leaving is not None
-        and kind == TRAIN
-        and _load(context).get(_SUMMED)
-        and local.forget_named("withheld")
-    ):
-        raise SecureAggregationError(
-            "Records of this site wait for their deletion, and a sum without them, beside the one before, would show "
-            "them. Training goes on after the deletion.",
-            code="cohort-changed",
-        )
+    if leaving is not None and kind == TRAIN and known.get(_SUMMED) and local.forget_named("withheld"):
+        raise SecureAggregationError(_WAITING, code="cohort-changed")
     values = _values(content, message, local, state.terms)
     sealed = from_plain(dict[str, bytes], local.values[SECURE]["sealed"])
     state, hidden = client_round.mask(
         state, identity_of(context), sealed, work_hash(kind, message.content), values
     )
-    _kept(context, state, {}, {_LEAVING: leaving})
+    _kept(context, state, {}, {**known, _LEAVING: leaving})
     return RecordDict({**arrays_content({}, {}), ARRAYS: model_record(hidden)})  # type: ignore[arg-type]
 
 
@@ -178,34 +169,31 @@ def _leaving(message: Message, local: ClientWork) -> list[str] | None:
     """Return the clients that a sum of data is said to lack; None where the sum is not of data itself."""
     if message.metadata.message_type == UNLEARN:
         name, instruction = instruction_of(message)
-        is_of_data = method_named(name).info.target_sends is TargetSends.SUMS
-        return list(instruction.values.get(LEAVING, [])) if is_of_data else None
+        return list(instruction.values.get(LEAVING, [])) if method_named(name).info.sums_data else None
     names = local.settings.preparations() if message.metadata.message_type == TRAIN else ()
-    return [] if any(method_named(name).info.target_sends is TargetSends.SUMS for name in names) else None
+    return [] if any(method_named(name).info.sums_data for name in names) else None
 
 
-def _confirmed(context: Context, survivors: Collection[str], fewest: int) -> Json:
-    """Return what to keep of a sum that is confirmed.
+def _confirmed(known: Json, survivors: Collection[str], fewest: int) -> Json:
+    """Return what is known once a sum is confirmed.
 
     Raises:
         SecureAggregationError: it is of data, and the sum before shows by it what a client holds.
     """
-    kept = _load(context)
-    leaving, before = kept.get(_LEAVING), kept.get(_SUMMED, [])
+    leaving, before = known.get(_LEAVING), known.get(_SUMMED, [])
     if leaving is None:
-        return {}
+        return known
     check_repeated(before, survivors, leaving=leaving, fewest=fewest)
     if gone := sorted(set(before) - set(survivors)):
         _log.warning("A sum lacks client(s) %s, of which the server says that they are forgotten.", gone)
-    return {_SUMMED: sorted(survivors), _LEAVING: None}
+    return {**known, _SUMMED: sorted(survivors), _LEAVING: None}
 
 
-def _kept(context: Context, state: ClientRound, said: Json, also: Json | None = None) -> RecordDict:
-    """Make durable where a round stands, and what `also` has; return what to send of it."""
-    before = _load(context)
-    answered = state.terms.sequence if state.stage == "masked" else before.get(_ANSWERED, 0)
+def _kept(context: Context, state: ClientRound, said: Json, known: Json) -> RecordDict:
+    """Make durable where a round stands, in place of what is `known` of it; return what to send of it."""
+    answered = state.terms.sequence if state.stage == "masked" else known.get(_ANSWERED, 0)
     text, directory = (
-        json.dumps({**before, **(also or {}), _ANSWERED: answered, _ROUND: to_plain(state)}),
+        json.dumps({**known, _ANSWERED: answered, _ROUND: to_plain(state)}),
         state_dir_of(context.node_config),
     )
     if directory is None:
@@ -232,8 +220,8 @@ def _load(context: Context) -> Json:
         raise CheckpointError(f"{SECURE_ROUND} of this site is damaged. Restore it from a backup.") from exc
 
 
-def _round(context: Context) -> ClientRound:
-    found = _load(context).get(_ROUND)
+def _round(known: Json) -> ClientRound:
+    found = known.get(_ROUND)
     if found is None:
         raise SecureAggregationError("No round of secure aggregation has begun here.", code="other-stage")
     return from_plain(ClientRound, found)

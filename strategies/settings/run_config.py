@@ -33,7 +33,6 @@ from unlearning.tasks.settings import TaskSettings, problems
 from unlearning.tasks.task import Task
 from unlearning.training import TrainingSettings
 from unlearning.training import local_seed as local_seed  # clients have it from here
-from unlearning.verification.difference.holders import TargetSends
 
 _Part = TypeVar("_Part", TaskSettings, TrainingSettings)
 
@@ -113,8 +112,8 @@ class RunSettings(
     def _problems_of_sums(self, switched_on: Iterable[str]) -> Iterator[str]:
         infos = [method_named(name).info for name in switched_on]
         if single := ", ".join(info.name for info in infos if not info.sums_suffice):
-            yield f"prepare: {single} keeps single updates, which secure-aggregation hides. Leave it out."
-        if self.fraction < 1 and any(info.target_sends is TargetSends.SUMS for info in infos):
+            yield f"prepare: secure-aggregation hides the single updates that are kept for {single}. Leave it out."
+        if self.fraction < 1 and any(info.sums_data for info in infos):
             yield (
                 "fraction: sums over one round's clients and over another's differ by single clients. Set fraction = 1 "
                 "with prepare and secure-aggregation."

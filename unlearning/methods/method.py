@@ -114,6 +114,11 @@ class MethodInfo:
     target_sends: TargetSends = TargetSends.UNSTATED
     assumes_fedavg: str = ""
 
+    @property
+    def sums_data(self) -> bool:
+        """Whether its sums are of data and so the same in each round, not of updates."""
+        return self.target_sends is TargetSends.SUMS
+
 
 class MethodParameters(BaseModel):
     """The parameters of a method that has none; others subclass it. Unknown names are refused."""

@@ -89,25 +89,25 @@ class Statistics:
 
     def per_example(self) -> NDArray[np.float64]:
         """Return the triangle of G and B, each by n, as one vector (`size_of`,)."""
-        triangle = self.gram[np.triu_indices(len(self.gram))]
-        return np.concatenate([triangle, self.moments.ravel()]) / max(self.num_examples, 1)
+        return np.concatenate([_triangle(self.gram), self.moments.ravel()]) / max(self.num_examples, 1)
 
     @classmethod
     def of_mean(
         cls, mean: NDArray[np.float64], layer: torch.nn.Linear, num_examples: int, **known: Any
     ) -> "Statistics":
         """Return what has this `per_example`; `known`: the other fields."""
-        width, numbers = width_of(layer), mean * num_examples
-        gram = np.zeros((width, width))
-        gram[np.triu_indices(width)] = numbers[: width * (width + 1) // 2]
-        gram += np.triu(gram, 1).T
-        moments = numbers[width * (width + 1) // 2 :].reshape(width, layer.out_features)
-        return cls(gram=gram, moments=moments, num_examples=num_examples, **known)
+        width = width_of(layer)
+        triangle, moments = np.split(mean * num_examples, [width * (width + 1) // 2])
+        return cls(
+            gram=_symmetric(triangle, width),
+            moments=moments.reshape(width, layer.out_features),
+            num_examples=num_examples,
+            **known,
+        )
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return them as they travel and are kept: of the symmetric G its upper triangle, row by row."""
-        triangle = self.gram[np.triu_indices(len(self.gram))]
-        return {GRAM: triangle, MOMENTS: self.moments, COUNT: np.array(self.num_examples)}
+        return {GRAM: _triangle(self.gram), MOMENTS: self.moments, COUNT: np.array(self.num_examples)}
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> "Statistics":
@@ -134,9 +134,7 @@ class Statistics:
         )
         if not sound:
             raise UpdateRefused("Its sums are malformed, of another type than float64, or not finite.")
-        gram = np.zeros((size, size))
-        gram[np.triu_indices(size)] = triangle
-        gram += np.triu(gram, 1).T
+        gram = _symmetric(triangle, size)
         if (np.diagonal(gram) < 0).any():
             raise UpdateRefused("A sum of squares in it is negative.")
         return cls(gram=gram, moments=moments.astype(np.float64), num_examples=int(count))
@@ -196,6 +194,18 @@ def size_of(layer: torch.nn.Linear) -> int:
     """Return how many numbers the triangle of G and B have together."""
     width = width_of(layer)
     return width * (width + 1) // 2 + width * layer.out_features
+
+
+def _triangle(gram: Matrix) -> NDArray[np.float64]:
+    """Return the upper triangle of a symmetric matrix (D, D), row by row."""
+    return gram[np.triu_indices(len(gram))]
+
+
+def _symmetric(triangle: NDArray[np.float64], size: int) -> Matrix:
+    """Return the matrix (D, D) that has this upper triangle."""
+    gram = np.zeros((size, size))
+    gram[np.triu_indices(size)] = triangle
+    return gram + np.triu(gram, 1).T
 
 
 def parameters_of(matrix: Matrix, layer: torch.nn.Linear, like: Vector) -> Vector:

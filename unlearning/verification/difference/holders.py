@@ -88,6 +88,11 @@ def reveals(given: Deletion) -> tuple[Holder, ...]:
     )
     if given.secure:
         none = Answer("derived", "Nothing of one client: it saw sums only (secure aggregation).")
+        if given.sends is TargetSends.SUMS:
+            none = Answer(
+                "derived",
+                "It saw sums only: see the server under secure aggregation.",
+            )
         server = replace(server, membership=none, record=none)
     return (
         Holder(

@@ -363,9 +363,17 @@ class TestSums:
         found = OPTIONS.model_of_sum(TASK, ZERO, self.of_round(DATA))
         np.testing.assert_allclose(found, oracle(DATA), rtol=0, atol=1e-8)
 
+    def test_fixed_point_is_off_by_no_more_than_the_coarseness_and_by_much_of_it(self):
+        """Of three clients, against their sums in float64."""
+        total, exact = self.of_round(DATA), [Statistics.of(one, LAYER) for one in DATA.values()]
+        off = np.abs(
+            total.step * total.num_examples - sum(one.per_example() * one.num_examples for one in exact)
+        )
+        assert total.coarseness / 2 < off.max() <= total.coarseness
+
     @pytest.mark.parametrize("target", [CLIENT, SAMPLES, CLASS], ids=lambda target: target.granularity)
     def test_a_deletion_ends_within_its_bound_of_the_head_of_what_is_left(self, target):
-        """Everybody that stays is asked, and the bound is above the distance and still worth something."""
+        """All that stay are asked, and the bound is above the distance and still worth something."""
         state = METHOD.begin(given := self.problem(target), ZERO)
         asked = METHOD.configure(given, state)
         assert sorted(asked) == sorted(without(target))

@@ -33,6 +33,6 @@ def test_a_sum_whose_difference_shows_no_client_or_a_forgotten_one_goes_on(befor
     ],
 )
 def test_a_sum_that_would_show_what_a_client_holds_is_refused(before, now, leaving):
-    """One that lacks a client that nobody forgets, or has one or two more."""
+    """One that lacks a client that is not forgotten, or has one or two more."""
     with pytest.raises(SecureAggregationError, check=lambda exc: exc.code == "cohort-changed"):
         check_repeated(before, now, leaving=leaving, fewest=3)

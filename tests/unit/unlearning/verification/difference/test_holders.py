@@ -51,6 +51,15 @@ def test_secure_aggregation_hides_what_one_client_sends():
     assert "Not switched on" not in of_sums.record.text
 
 
+def test_the_difference_of_two_sums_of_data_is_said_where_sums_are_seen():
+    """Only there: the server saw no client's own, and yet learns the deleted records."""
+    given = Deletion(sends=TargetSends.SUMS, layer=Layer.WHOLE, sums_suffice=True, secure=True)
+    *_, server, of_sums = reveals(given)
+    assert of_sums.record.text.startswith("Of one record: its features and class, exactly.")
+    assert of_sums.record.basis == "derived"
+    assert "Nothing" not in server.record.text
+
+
 def test_every_case_has_an_answer():
     """No combination is left without words, and a figure comes with "measured" only."""
     for sends, layer, sums, secure in itertools.product(TargetSends, Layer, (True, False), (True, False)):

@@ -244,7 +244,13 @@ def open_federation(grid: Grid, run: AppRun, *, run_id: int) -> Iterator[Federat
     sessions = None
     if endpoint is not None:
         spool = make_spool(state_dir / ARRIVING)
-        sessions = SessionGrid(grid, endpoint, always=settings.transport == "session", spool=spool)
+        sessions = SessionGrid(
+            grid,
+            endpoint,
+            always=settings.transport == "session",
+            spool=spool,
+            wire_dtype=settings.rounded_to,
+        )
     try:
         preparations = Preparations(directory=state_dir / KEPT, prepared=settings.preparations())
         plan = RoundPlan(subject_keys=keys, rules=preparations)
@@ -314,6 +320,7 @@ def _profile(run: AppRun, task: Task) -> FederationProfile:
         adds_noise=settings.privacy != "none" or (own is not None and own.adds_noise),
         private_training="" if settings.privacy == "none" else settings.privacy,
         secure_aggregation=settings.secure_aggregation,
+        wire_dtype=settings.rounded_to,
         flops_per_example=training_flops(task, few) if few else 0.0,
         input_dimensions=_dimensions(few) if few else 0,
         couples_examples=examples is not None and couples_examples(task, examples),

@@ -32,15 +32,16 @@ def measure_beside(
 ) -> tuple[FederationState, Exchange | None]:
     """Exchange `work`, and with it the measurement of the state's model where it is due, at a `stage`.
 
-    The exchange is None where the work starts from another model, or each is a sum of its own: then it waits, and only
-    the measurement was done.
+    The exchange is None where the work starts from another model, as also from a rounded one, or each is a sum of its
+    own: then it waits, and only the measurement was done.
     """
     clients = opened.context.clients
     if stage is None:
         return state, clients.exchange(work)
     measurement = measuring_messages(clients, state.parameters, state.round, opened.forget_sets)
     both = JointMessages(work=work, measurement=measurement)
-    if clients.fedavg.settings.secure_aggregation or not both.is_possible:
+    settings = clients.fedavg.settings
+    if settings.secure_aggregation or settings.rounded_to or not both.is_possible:
         return measure_model(opened, state, stage), None
     done, measured = clients.exchange_both(both)
     return _with_measurement(opened, state, stage, measured), done

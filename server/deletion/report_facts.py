@@ -28,6 +28,7 @@ from server.report.report_data import (
     UnlearningPhase,
 )
 from server.requests.admission import federation_of
+from strategies.sessions.wire_dtype import largest_error
 from strategies.settings.run_config import RunSettings
 from unlearning.methods.eligibility import what_is_revealed
 from unlearning.outcomes import PRIVACY_ACCOUNT, guarantee_of
@@ -93,6 +94,7 @@ def report_of(opened: OpenDeletion, state: FederationState, request_id: str) -> 
         reveals=_reveals(opened, deletion.measurements.get(request_id, ())),
         not_measured=(
             *_only_sums(context.settings, ledger, request_id),
+            *_rounded(context.settings),
             *NOT_MEASURED,
             *_not_switched_on(context.settings),
         ),
@@ -157,6 +159,17 @@ def _only_sums(settings: RunSettings, ledger: Ledger, request_id: str) -> list[s
         f"had to stay to its end, and at least {settings.min_cohort})",
         "losses and confidences of single records: they came as counts in 512 bins, so attacks on labels, entropies "
         "and posteriors did not run",
+    ]
+
+
+def _rounded(settings: RunSettings) -> list[str]:
+    """Return what was not seen of updates that travelled in a wire dtype."""
+    if not settings.rounded_to:
+        return []
+    return [
+        f"exact updates of training and recovery rounds: they travelled as {settings.rounded_to} (wire-dtype), each "
+        f"number off by up to {largest_error(settings.rounded_to):.2%} of it; models that were measured, and what the "
+        "method exchanged, travelled as they are"
     ]
 
 

@@ -30,6 +30,7 @@ _log = getLogger(__name__)
 
 HELLO_S = 10.0
 """A stream without a Hello is closed after this time."""
+CANNOT_KEEP = "the server cannot keep the answer"
 END_S = 10.0
 """How long a client may take to read what is left, and the End."""
 _WARN_AGAIN_S = 10.0
@@ -213,7 +214,7 @@ class ClientConnections:
         except grpc.RpcError:
             pass  # the stream has ended; gRPC calls `_detach`
         except OSError as exc:
-            self._end_reading(line, stream, f"the server cannot keep the answer: {exc}", is_refused=False)
+            self._end_reading(line, stream, f"{CANNOT_KEEP}: {exc}", is_refused=False)
         except Exception as exc:  # noqa: BLE001 - the frames are the client's, and so is what they lead to
             self._end_reading(line, stream, reason_of(exc), is_refused=True)
 

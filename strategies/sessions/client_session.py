@@ -232,9 +232,10 @@ class _ClientSession:
         if self._last is not None and self._last.exchange == payload.exchange:
             return self._last
         started = time.monotonic()
-        content = self._answer(told_message(payload, self._node_id))
+        message = told_message(payload, self._node_id)
+        content = self._answer(message)
         self._instructions += 1
         self._seconds_computing += time.monotonic() - started
         told = with_values(content, {ACCOUNT: to_plain(self.account)})
-        self._last = answer_payload(payload.exchange, told)
+        self._last = answer_payload(payload, message.content, told)
         return self._last

@@ -22,15 +22,15 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-from strategies.exchange import NO_ANSWER, REFUSED, UNABLE, read_each
+from strategies.exchange import NO_ANSWER, REFUSED, UNABLE
 from strategies.messages import WHOAMI, count_bytes
-from strategies.sessions.client_connections import ClientConnection, ClientConnections
+from strategies.sessions.client_connections import CANNOT_KEEP, ClientConnection, ClientConnections
 from strategies.sessions.endpoint import MAX_CLIENTS, Endpoint, serve
 from strategies.sessions.framing import MAX_INSTRUCTION_BYTES
 from strategies.sessions.invitations import FlowerMessages, Invitations
 from strategies.sessions.payloads import SharedArrays, answer_content, message_payload
 from unlearning.errors import SessionError
-from unlearning.untrusted import MAX_JSON_BYTES
+from unlearning.untrusted import MAX_JSON_BYTES, reason_of
 
 _log = getLogger(__name__)
 
@@ -54,6 +54,8 @@ class SessionGrid(Grid):
 
     spool: where the large arrays of answers are held in files; without it they are in memory.
     always: whether every message goes over a stream; otherwise while `session` is entered.
+    wire_dtype: in which models of training rounds travel over streams (`strategies.sessions.wire_dtype`); empty: as
+    they are.
     bytes_sent, bytes_received: over streams and by Flower together, as far as messages went through here.
     """
 
@@ -65,8 +67,10 @@ class SessionGrid(Grid):
         always: bool = False,
         reconnect_s: float = RECONNECT_S,
         spool: Path | None = None,
+        wire_dtype: str = "",
     ) -> None:
         self._grid = grid
+        self._wire_dtype = wire_dtype
         self._endpoint = endpoint
         self._always = always
         self._reconnect_s = reconnect_s
@@ -233,7 +237,7 @@ class SessionGrid(Grid):
         """Hand a message to its node's stream, inviting the node where it has none; or leave it to Flower: False."""
         node_id = message.metadata.dst_node_id
         now = time.monotonic()
-        self._shared = SharedArrays.of(message, self._shared)
+        self._shared = SharedArrays.of(message, self._shared, self._wire_dtype)
         payload = message_payload(message, self._shared)
         line = self._lines.by_node.get(node_id)
         if line is not None and not self._is_usable(line, now):
@@ -281,10 +285,12 @@ class SessionGrid(Grid):
             assert asked is not None, "a message that is pending is its node's newest"
             if line.answer is not None:
                 self._invitations.note_arrival(line.node_id)
-                found, refused = read_each({key: line.answer}, lambda _, payload: answer_content(payload))
-                if key in found:
-                    return Message(found[key], reply_to=asked)
-                return Message(Error(REFUSED, refused[key]), reply_to=asked)
+                try:
+                    return Message(answer_content(line.answer, asked.content, self._spool), reply_to=asked)
+                except OSError as exc:
+                    return Message(Error(_LOST, f"{CANNOT_KEEP}: {exc}"), reply_to=asked)
+                except Exception as exc:  # noqa: BLE001 - the bytes are the client's, and so is what they lead to
+                    return Message(Error(REFUSED, reason_of(exc)), reply_to=asked)
             self._note_loss(line, now)
             is_delivered = line.delivered >= line.number
             if not line.lost and not line.is_leaving:

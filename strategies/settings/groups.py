@@ -118,6 +118,10 @@ class SessionSettings:
     """where the ServerApp listens, if not at that address: `0.0.0.0:9101`"""
     session_timeout_s: PositiveFloat = 600.0
     """a client that has not answered an exchange by then is left out of it"""
+    wire_dtype: Literal["exact", "bfloat16", "float16"] = "exact"
+    """in what models of training rounds travel over streams: half the bytes, each number of an update off by at most
+    0.4 % or 0.05 % of it ([what is rounded](explanation-sessions.md#large-models)); not with methods that state a
+    bound"""
     session_tls_ca: str = ""
     """on the server: the authority that certifies clients (PEM); needed beyond loopback"""
     session_tls_cert: str = ""

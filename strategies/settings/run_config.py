@@ -106,6 +106,7 @@ class RunSettings(
             for prepared in switched_on.values():
                 wrong += prepared.training_problems(self.training(1))
             wrong += self._problems_of_sums(switched_on) if self.secure_aggregation else ()
+            wrong += self._problems_of_rounding(switched_on) if self.rounded_to else ()
         private = self.is_private or self.hides_samples
         return [*wrong, *self.bound_problems(), *(self.privacy_problems() if private else ())]
 
@@ -118,6 +119,22 @@ class RunSettings(
                 "fraction: sums over one round's clients and over another's differ by single clients. Set fraction = 1 "
                 "with prepare and secure-aggregation."
             )
+
+    def _problems_of_rounding(self, switched_on: Iterable[str]) -> Iterator[str]:
+        if self.transport != "session":
+            yield "wire-dtype: messages by Flower carry numbers as they are. Set transport = session, or leave it out."
+        if self.secure_aggregation:
+            yield "wire-dtype: under secure aggregation masked whole numbers travel. Leave one of the two out."
+        if self.privacy != "none":
+            yield "wire-dtype: deletions that private training covers are certified for exact rounds. Leave one out."
+        infos = [method_named(name).info for name in switched_on]
+        if bound := ", ".join(info.name for info in infos if info.states_bound):
+            yield f"wire-dtype: the bound of {bound} (prepare) is for exact rounds. Leave one of the two out."
+
+    @property
+    def rounded_to(self) -> str:
+        """The wire dtype of training rounds; empty where they travel as they are."""
+        return "" if self.wire_dtype == "exact" else self.wire_dtype
 
     @property
     def is_private(self) -> bool:

@@ -35,6 +35,7 @@ class FederationProfile:
     has_local_layers: whether each site keeps layers of its own.
     aggregation: the name of the strategy where rounds are not FedAvg's. adds_noise: whether it adds noise to them.
     secure_aggregation: whether only sums over clients are seen.
+    wire_dtype: the 16 bits in which models of training rounds travel; empty where they travel as they are.
     private_training: whether training has the noise of differential privacy: for clients (`client`), for single
         samples at each site (`samples`), or none (empty).
     """
@@ -60,6 +61,7 @@ class FederationProfile:
     aggregation: str = ""
     adds_noise: bool = False
     secure_aggregation: bool = False
+    wire_dtype: str = ""
     private_training: str = ""
 
     @property
@@ -148,6 +150,12 @@ def check_eligible(
             f"{info.title} needs single clients' answers, and this federation sees sums only (secure-aggregation). "
             "Choose puf-regular, newton-cg, not, retrain or natural, for which sums suffice.",
             code="needs-single-answers",
+        )
+    if federation.wire_dtype and info.states_bound:
+        raise UnsupportedRequest(
+            f"{info.title} states a bound for exact rounds, and models travel in {federation.wire_dtype} here "
+            "(wire-dtype). Choose another method, such as retrain.",
+            code="rounded-rounds",
         )
     needed = "samples" if target.granularity is Granularity.SAMPLE else "client"
     if info.rests_on_training and federation.private_training != needed:

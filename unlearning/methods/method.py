@@ -119,6 +119,11 @@ class MethodInfo:
         """Whether its sums are of data and so the same in each round, not of updates."""
         return self.target_sends is TargetSends.SUMS
 
+    @property
+    def states_bound(self) -> bool:
+        """Whether it states a bound on what is left, which holds for rounds without rounding on their way."""
+        return self.draws_noise or self.sums_data or self.rests_on_training
+
 
 class MethodParameters(BaseModel):
     """The parameters of a method that has none; others subclass it. Unknown names are refused."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -177,7 +178,7 @@ def test_an_answer_that_makes_no_records_is_refused(kind):
     assembler.add(header)
     [payload] = [payload for chunk in chunks if (payload := assembler.add(chunk)) is not None]
     with raises(UpdateRefused, "no-records"):
-        answer_content(payload)
+        answer_content(payload, RecordDict())
 
 
 def memory_of(array: Any) -> Any:

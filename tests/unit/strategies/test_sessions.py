@@ -20,6 +20,7 @@ from strategies.exchange import Exchange, Failure, exchange
 from strategies.messages import (
     NOTICE,
     SESSION,
+    TRAIN,
     UNLEARN,
     arrays_content,
     beside_the_model,
@@ -41,12 +42,13 @@ from strategies.sessions import (
     invitations,
     payloads,
     session_grid,
+    wire_dtype,
 )
 from strategies.sessions import endpoint as endpoints
 from strategies.sessions import session_pb2 as pb
 from strategies.sessions.client_session import Answering, run_client_session
 from strategies.sessions.endpoint import Endpoint, open_channel
-from strategies.sessions.framing import CHUNK_BYTES, Payload
+from strategies.sessions.framing import CHUNK_BYTES
 from strategies.sessions.payloads import ACCOUNT, INVITATION, Invitation, SessionStatistics
 from strategies.sessions.session_grid import SessionGrid
 from strategies.settings.run_config import RunSettings
@@ -72,11 +74,13 @@ MODEL = np.arange(3 * CHUNK_BYTES // 4, dtype=np.float32)
 PAUSE = getattr(client_session, "_PAUSE", None)
 
 
-def request(client: str, factor: float = 1.0, model: np.ndarray = MODEL, server_round: int = 1) -> Message:
+def request(
+    client: str, factor: float = 1.0, model: np.ndarray = MODEL, server_round: int = 1, kind: str = UNLEARN
+) -> Message:
     """A message that asks a client to scale a model."""
     return compose(
         1001 + int(client),
-        UNLEARN,
+        kind,
         server_round,
         {"factor": factor},
         model_record(model, {"direction": np.ones(4)}),
@@ -225,6 +229,19 @@ def test_a_model_travels_once_and_a_new_one_again(federation):
     assert sizes[0] > MODEL.nbytes
     assert sizes[1] < 2000
     assert sizes[2] > MODEL.nbytes
+
+
+def test_models_of_training_rounds_travel_in_16_bits_both_ways(endpoint, tmp_path):
+    """Half the bytes over real streams; the answer lies in a file, and a method's message goes as it is."""
+    federation = Federation(endpoint, spool=tmp_path)
+    federation.grid = SessionGrid(federation.flower, endpoint, spool=tmp_path, wire_dtype="bfloat16")
+    with federation.grid.session():
+        exact, rounded = (federation.exchange(request("0", 1.5, kind=kind)) for kind in (UNLEARN, TRAIN))
+    assert rounded.bytes_sent < 0.51 * exact.bytes_sent
+    assert rounded.bytes_received < 0.51 * exact.bytes_received
+    np.testing.assert_array_equal(replies(exact)["0"].vector, 1.5 * MODEL)
+    np.testing.assert_allclose(replies(rounded)["0"].vector, 1.5 * MODEL, rtol=2**-8)
+    assert not (replies(rounded)["0"].vector == 1.5 * MODEL).all()
 
 
 def test_a_model_that_clients_share_is_hashed_once(federation, monkeypatch):
@@ -391,7 +408,7 @@ def test_a_bad_payload_closes_its_stream_and_refuses_its_sender(federation):
 def test_a_refused_answer_refuses_its_sender_by_name(federation, monkeypatch):
     """As one that came by Flower and cannot be read."""
 
-    def refuse(_payload: Payload) -> RecordDict:
+    def refuse(*_: object) -> RecordDict:
         raise UpdateRefused("It is nothing.")
 
     monkeypatch.setattr(session_grid, "answer_content", refuse)
@@ -430,8 +447,9 @@ def test_large_arrays_are_read_from_files_on_both_sides(endpoint, tmp_path):
         np.testing.assert_array_equal(reply_of(done.replies[client]).vector, factor * MODEL)
 
 
+@pytest.mark.parametrize(("where", "to"), [(framing, ""), (wire_dtype, "bfloat16")], ids=["exact", "16 bits"])
 def test_a_disk_that_fills_in_the_middle_of_an_answer_costs_that_client_its_turn(
-    endpoint, tmp_path, monkeypatch
+    where, to, endpoint, tmp_path, monkeypatch
 ):
     """It is not refused, for it did nothing wrong; the other's answer counts, and both may give the next one."""
     opened = []
@@ -444,11 +462,11 @@ def test_a_disk_that_fills_in_the_middle_of_an_answer_costs_that_client_its_turn
             super().extend(data)
 
     federation = Federation(endpoint)
-    federation.grid = SessionGrid(federation.flower, endpoint, reconnect_s=5.0, spool=tmp_path)
+    federation.grid = SessionGrid(federation.flower, endpoint, reconnect_s=5.0, spool=tmp_path, wire_dtype=to)
     with federation.grid.session():
         with monkeypatch.context() as patched:
-            patched.setattr(framing, "SpoolFile", FullAtFirst)
-            done = federation.exchange(request("0"), request("1"))
+            patched.setattr(where, "SpoolFile", FullAtFirst)
+            done = federation.exchange(request("0", kind=TRAIN), request("1", kind=TRAIN))
         [(lost, failure)] = done.failures.items()
         assert "No space left on device" in failure.reason
         assert not failure.is_refusal

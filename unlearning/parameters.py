@@ -240,10 +240,14 @@ def load(model: nn.Module, vector: Vector) -> None:
     slots = layout(model)
     check_length(vector, size_of_vector(model))
     state = model.state_dict()
-    source = torch.from_numpy(np.require(vector, requirements=["C", "W"]))  # a copy of what a message brought
     with torch.no_grad():
         for slot in slots:
-            state[slot.name].copy_(source[slot.start : slot.stop].reshape(slot.shape))
+            into, own = state[slot.name], vector[slot.start : slot.stop]
+            if not into.is_contiguous():
+                into.copy_(torch.from_numpy(np.array(own.reshape(slot.shape))))
+                continue
+            for part in parts(own.size):  # copies stay in the cache; torch warns of what cannot be written to
+                into.view(-1)[part].copy_(torch.from_numpy(np.array(own[part])))
 
 
 def add_weighted(start: Vector, terms: Mapping[str, tuple[float, Vector]]) -> Vector:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from strategies.sessions import session_pb2 as pb
 from unlearning.errors import SessionError, UpdateRefused
 from unlearning.one_line import as_line
-from unlearning.parameters import content_hash
 from unlearning.runtime.spool import SpoolFile
 from unlearning.untrusted import MAX_ARRAYS, MAX_JSON_BYTES, array_of, check_dtype, check_size, json_object
 
@@ -39,7 +38,8 @@ class Payload:
     """One instruction or one reply.
 
     exchange: counts the session's exchanges from 1.
-    hashes: of the arrays that the receiver shall keep, or has checked, by name; one may then travel once only.
+    hashes: of the arrays that the receiver shall keep, by name; one may then travel once only. They are the sender's
+        word: TLS sees to it that what arrives is what was sent.
     """
 
     exchange: int
@@ -179,17 +179,12 @@ class Assembler:
             buffer = buffers.pop(0)
             content = buffer if isinstance(buffer, bytearray) else buffer.mapped()
             arrays[array.name] = array_of(content, check_dtype(array.dtype), array.shape)
-            if array.content_hash:
-                self._keep(array.name, array.content_hash, arrays[array.name])
+            if array.content_hash:  # the newest only: an older model is not asked for again
+                self._kept = {array.content_hash: arrays[array.name]}
         assert isinstance(text, bytearray), "only arrays are spooled"
         hashes = {array.name: array.content_hash for array in header.arrays if array.content_hash}
         values = json_object(bytes(text))
         return Payload(exchange=header.exchange, values=values, arrays=arrays, hashes=hashes)
-
-    def _keep(self, name: str, digest: str, array: NDArray[Any]) -> None:
-        if content_hash(array) != digest:
-            raise SessionError(f"Array {name!r} is not what its hash says.", code="wrong-hash")
-        self._kept = {digest: array}  # the newest only: an older model is not asked for again
 
 
 def _chunks(data: memoryview) -> Iterator[bytes]:

@@ -7,6 +7,7 @@ as their numbers and not as files of numpy's, the model of a training round in 1
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -149,7 +150,7 @@ def told_message(payload: Payload, node_id: int) -> Message:
             like = np.broadcast_to(np.zeros((), values[_DTYPE]), bits.shape)
             payload = _with_model(payload, read_bits(bits, values[_ROUNDED], like=like))
         config = ConfigRecord({**values.get(_BESIDE, {}), ROUND: int(values[ROUND]), "json": values[_TEXT]})
-        content = RecordDict({CONFIG: config, **_array_record(payload)})
+        content = RecordDict({CONFIG: config, **_array_record(payload, payload.hashes)})
         kind, group = values[_KIND], str(values[ROUND])
         return Message(content, dst_node_id=node_id, message_type=kind, group_id=group)
     except (KeyError, TypeError, ValueError) as exc:
@@ -216,7 +217,7 @@ def _arrays(content: RecordDict) -> dict[str, Any]:
     return {} if record is None else {name: numbers_of(name, array) for name, array in record.items()}
 
 
-def _array_record(payload: Payload) -> dict[str, ArrayRecord]:
-    if not payload.arrays:
-        return {}
-    return {ARRAYS: arrays_record(payload.arrays, payload.hashes)}
+def _array_record(
+    payload: Payload, hashes: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, ArrayRecord]:
+    return {ARRAYS: arrays_record(payload.arrays, hashes)} if payload.arrays else {}

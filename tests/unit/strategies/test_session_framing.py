@@ -89,12 +89,6 @@ def test_an_array_that_is_said_to_be_known_and_is_not_is_refused():
         Assembler(2**20).add(parsed(next(frames(payload, frozenset({"abc"})))))
 
 
-def test_an_array_that_is_not_what_its_hash_says_is_refused():
-    """What is kept under a hash has that hash."""
-    with raises(SessionError, "wrong-hash"):
-        assembled(Payload(exchange=1, values={}, arrays={"vector": np.ones(3)}, hashes={"vector": "abc"}))
-
-
 def test_a_payload_above_the_limit_is_refused_by_its_header():
     """Before room is made for it, and exactly above the limit."""
     payload = Payload(exchange=1, values={}, arrays={"vector": np.zeros(98, np.uint8)})  # and 2 bytes of JSON

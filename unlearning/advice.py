@@ -69,7 +69,12 @@ ADVICE: Mapping[str, str] = {
     **dict(_each("no-classes no-classification no-classifier-head own-training no-client-stays", _CANNOT)),
     **dict(_each("not-private not-covered coupled-loss own-aggregation without-noise not-linear", _CANNOT)),
     **dict(_each("other-granularity one-at-a-time asks-nothing", _CANNOT)),
-    **dict(_each("local-layers needs-single-answers rounded-rounds has-statistics keeps-optimizer client-left", _CANNOT)),
+    **dict(
+        _each(
+            "local-layers needs-single-answers rounded-rounds has-statistics keeps-optimizer client-left",
+            _CANNOT,
+        )
+    ),
     **dict(_each("nothing-kept vectors-unreadable", _NOT_KEPT)),
     **dict(_each("no-solution no-direction diverged no-sum", _NO_RESULT)),
     **dict(_each("unfit-parameter noise-set-in-prepare delta-too-large no-radius", _PARAMETER)),

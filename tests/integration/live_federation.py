@@ -214,7 +214,8 @@ class LiveFederation:
     # --- inside
 
     def _examples(self, client: int) -> Examples:
-        return load_site(RunSettings.from_run_config(self.run_config).task(), client).train
+        exact = {**self.run_config, "wire-dtype": "exact"}  # of no session here
+        return load_site(RunSettings.from_run_config(exact).task(), client).train
 
     @staticmethod
     def _created(url: str) -> str:

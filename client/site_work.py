@@ -4,27 +4,33 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from flwr.app import Context, Message
+from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp.typing import Mod
 
 from client.local_layers import newest_values
 from client.memory import ClientMemory
 from strategies.built_in import NO_TABLE, part_of
+from strategies.held_arrays import num_bytes
 from strategies.joint_exchange import MEASURE_TOO
-from strategies.messages import FROZEN_PART, RECHECK, round_of
+from strategies.messages import ARRAYS, FROZEN_PART, RECHECK, round_of
 from strategies.settings.run_config import RunSettings, local_seed
 from strategies.settings.task_source import AppSettings, LoadSite, TaskSource
-from unlearning.errors import DataError
+from unlearning.errors import AppError, DataError
 from unlearning.local_layers import at_site
 from unlearning.methods.method import ClientSite, Need
 from unlearning.pseudonyms import names_of, reveal
 from unlearning.requests import NOTHING, Forget
 from unlearning.runtime.json_codec import from_plain
+from unlearning.runtime.room import free_memory
 from unlearning.task_contract import check_task, refuse_coupled, unhidden
 from unlearning.tasks import drop_own_data
 from unlearning.tasks.own_code import load_own_site
 from unlearning.tasks.task import Examples, Task, forgotten_mask
 from unlearning.training import TrainingSettings, check_frozen_part
+
+MODELS_HELD = 3
+"""What work with a model holds at least, in models: its parameters, their gradients, and the answer."""
+GB = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +184,12 @@ def client_id_of(context: Context) -> str:
 def open_work(
     values: Mapping[str, Any], message: Message, context: Context, memory: ClientMemory, sites: Sites
 ) -> ClientWork:
-    """Open the site for a message with these `values`."""
+    """Open the site for a message with these `values`.
+
+    Raises:
+        AppError: there is no memory for its model; the app's functions raised, or returned what they must not.
+    """
+    check_memory(message)
     settings = sites.source.read(context.run_config)
     forget = _to_measure(values) | _to_measure(values.get(MEASURE_TOO, {}))
     if not may_measure(values, context.node_config):
@@ -195,6 +206,22 @@ def open_work(
         node_config=context.node_config,
         server_round=round_of(message),
     )
+
+
+def check_memory(message: Message) -> None:
+    """Refuse a model that cannot be worked with here, before the kernel ends the process for it.
+
+    Raises:
+        AppError: this process can take less than `MODELS_HELD` times the message's arrays.
+    """
+    arrays = message.content.array_records.get(ARRAYS, ArrayRecord())
+    needed, free = MODELS_HELD * sum(map(num_bytes, arrays.values())), free_memory()
+    if needed > free:
+        raise AppError(
+            f"To work with this model takes {needed / GB:.2g} GB of memory, and this site can take {free / GB:.2g} GB "
+            "more. Give it more, end other programs, or train a smaller model.",
+            code="too-little-memory",
+        )
 
 
 def may_measure(values: Mapping[str, Any], node_config: Mapping[str, Any]) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from logging import getLogger
 from pathlib import Path
+from shutil import disk_usage
 from socket import gethostname
 from typing import Any
 
@@ -66,7 +67,8 @@ from strategies.fedavg import FedAvg
 from strategies.roster import Roster
 from strategies.round_plan import RoundPlan
 from strategies.sessions.endpoint import Endpoint
-from strategies.sessions.session_grid import SessionGrid
+from strategies.sessions.framing import MAX_INSTRUCTION_BYTES
+from strategies.sessions.session_grid import GB, SessionGrid
 from strategies.settings.run_config import RunSettings
 from strategies.settings.task_source import LoadTest, MakeTask, TaskSource
 from unlearning.certified.secret_noise import noise_secret
@@ -188,7 +190,7 @@ def run_federation(
     Raises:
         TrainingFailed: every client failed in a training round, and every round counts; or none has ever trained.
         ConfigurationError: the scripted requests are malformed, the certificate key cannot sign, the checkpoint is of
-            another model, or a setting was changed on which what is kept for methods depends.
+            another model, a new model has no room, or a setting was changed on which what is kept for methods depends.
         Fenced: a newer server process has taken over.
     """
     settings = run.settings
@@ -199,6 +201,7 @@ def run_federation(
         if state is None:
             _log.info("A new federation in %s", context.state_dir)
             state = FederationState(parameters=initial_parameters(context.task, settings.seed))
+            _check_room(settings, context.state_dir, state.parameters.nbytes)
         else:
             _check_same_model(context.task, state.parameters.size, context.state_dir)
             _log.info("Going on in %s from round %d (%s)", context.state_dir, state.round, state.phase)
@@ -232,6 +235,30 @@ def _check_same_model(task: Task, size: int, state_dir: Path) -> None:
                 f"settings make one of {expected:,}. Leave the task's settings and prepare, or name another state-dir."
             ]
         )
+
+
+def _check_room(settings: RunSettings, state_dir: Path, size: int) -> None:
+    """Refuse a model of `size` bytes that cannot travel or be kept, before the first round.
+
+    Raises:
+        ConfigurationError: says what is too small for it.
+    """
+    wrong = []
+    if settings.transport == "session" and size > MAX_INSTRUCTION_BYTES:
+        wrong.append(
+            f"transport: the model has {size / GB:.1f} GB, and {MAX_INSTRUCTION_BYTES / GB:.1f} GB at most go over a "
+            'session. Set transport = "messages", or freeze a part of the model, which then stays at home.'
+        )
+    answers = settings.num_clients if settings.transport == "session" else 0
+    needed, free = (settings.checkpoints_kept + 1 + answers) * size, disk_usage(state_dir).free
+    if needed > free:
+        wrong.append(
+            f"state-dir: {settings.checkpoints_kept} checkpoints and a round's answers take {needed / GB:.1f} GB in "
+            f"{state_dir}, where {free / GB:.1f} GB are free. Make room, name another state-dir, or keep fewer "
+            "(checkpoints-kept)."
+        )
+    if wrong:
+        raise ConfigurationError(wrong)
 
 
 @contextmanager

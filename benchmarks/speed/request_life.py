@@ -1,10 +1,12 @@
 """How long a deletion request takes from filing to completion, over the load, and how many bytes stay of it.
 
     python -m benchmarks.speed.request_life --output docs/results/request-life [--loads 0.5,2,8] [--burst 200]
+    FLOWER_UNLEARNING_DATA=DIRECTORY python -m benchmarks.speed.request_life --output docs/results/request-life \
+        --loads "" --burst 1000 --sites 1000 --holders 300
 
-The real server and client code on scikit-learn's digits with a linear model, all sites in this process. Requests for
-one sample each are filed at a fixed rate while rounds go on; then many at once. A stopped run goes on at the load where
-it stopped, from the figures in OUTPUT.json.
+The real server and client code with a linear model, all sites in this process: up to 100 with scikit-learn's digits,
+more with 20 examples each of MNIST. Requests for one sample each are filed at a fixed rate while rounds go on; then
+many at once. A stopped run goes on at the load where it stopped, from the figures in OUTPUT.json.
 """
 
 import json
@@ -35,11 +37,8 @@ from unlearning.errors import Fenced
 from unlearning.requests import Granularity, Status, Target
 from unlearning.tasks.loading import load_site
 
-_SITES = 4
 _SETTINGS: Mapping[str, Any] = {
-    "dataset": "digits",
     "model": "logistic",
-    "num-clients": _SITES,
     "rounds": 0,
     "recovery-max-rounds": 1,
     "attack-samples": 50,
@@ -52,10 +51,12 @@ _SETTINGS: Mapping[str, Any] = {
 class Life:
     """Requests of one load: seconds from filing to completion, processor seconds, and bytes a request.
 
-    rate: requests a second; 0: all at once.
+    rate: requests a second; 0: all at once. sites: in the federation; holders: those whose samples are asked for.
     """
 
     rate: float
+    sites: int = 4
+    holders: int = 4
     num_requests: int
     median_s: float
     p99_s: float
@@ -72,35 +73,40 @@ def main(
     loads: Annotated[str, typer.Option(help="Requests a second, with commas.")] = "0.5,2,8",
     seconds: Annotated[float, typer.Option(help="Of filing at each load.")] = 60.0,
     burst: Annotated[int, typer.Option(help="Requests at once, at the end.")] = 200,
+    sites: Annotated[int, typer.Option(help="In the federation.")] = 4,
+    holders: Annotated[int, typer.Option(help="Sites whose samples are asked for; 0: all.")] = 0,
     note: Annotated[str, typer.Option(help="What a reader should know of this run.")] = "",
 ) -> None:
     """Measure each load that OUTPUT.json has not, and write the table."""
     path = output.with_name(output.name + ".json")
     kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     lives = [Life(**one) for one in kept.get("lives", ())]
-    wanted = [(rate, round(rate * seconds)) for rate in map(float, loads.split(","))] + [(0.0, burst)]
+    wanted = [(rate, round(rate * seconds)) for rate in map(float, filter(None, loads.split(",")))] + [
+        (0.0, burst)
+    ]
     for rate, number in wanted:
-        if not any((one.rate, one.num_requests) == (rate, number) for one in lives):
-            lives.append(measure(rate, number))
-            lives.sort(key=lambda one: (one.rate or float("inf"), one.num_requests))
+        if not any((one.rate, one.num_requests, one.sites) == (rate, number, sites) for one in lives):
+            lives.append(measure(rate, number, sites, holders or sites))
+            lives.sort(key=lambda one: (one.sites, one.rate or float("inf"), one.num_requests))
             found = {"commit": commit(), "note": note, "lives": [asdict(one) for one in lives]}
             write(output, page(lives, note), found)
 
 
-def measure(rate: float, number: int) -> Life:
+def measure(rate: float, number: int, sites: int, holders: int) -> Life:
     """Let a federation run, file `number` requests at `rate`, and wait until all are completed."""
+    data = {"dataset": "digits"} if sites <= 100 else {"dataset": "mnist", "max-examples": 20 * sites}
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         configs = [
             {
                 "partition-id": site,
-                "num-partitions": _SITES,
+                "num-partitions": sites,
                 "client-id": str(site),
                 "state-dir": f"{folder}/{site}",
             }
-            for site in range(_SITES)
+            for site in range(sites)
         ]
-        run_config = {**_SETTINGS, "state-dir": str(directory / "state")}
+        run_config = {**_SETTINGS, **data, "num-clients": sites, "state-dir": str(directory / "state")}
         grid = InProcessGrid(client_app, configs, run_config)
         run = AppRun.of(run_config, built_in.SOURCE, built_in.load_test)
         loop = threading.Thread(target=_run, args=(grid, run), daemon=True)
@@ -110,13 +116,13 @@ def measure(rate: float, number: int) -> Life:
         while not ledger.rounds():
             time.sleep(0.05)
         before_bytes, before_s = _size(directory / "state" / LEDGER_FILE), time.process_time()
-        _file(ledger, _targets(run, number), rate)
+        _file(ledger, _targets(run, number, holders), rate)
         while len(ledger.requests.select(statuses=(Status.COMPLETED,))) < number:
             time.sleep(0.2)
         cpu_s = time.process_time() - before_s
         ledger.acquire_fence("benchmark", now=datetime.now(UTC))
         loop.join()
-        life = _life(ledger, directory / "state", rate, cpu_s)
+        life = replace(_life(ledger, directory / "state", rate, cpu_s), sites=sites, holders=holders)
         ledger.close()  # the last to close, so that no log is left beside the database
         grown = _size(directory / "state" / LEDGER_FILE) - before_bytes
     return replace(life, ledger_bytes=grown / number)
@@ -129,12 +135,12 @@ def _run(grid: InProcessGrid, run: AppRun) -> None:
         return
 
 
-def _targets(run: AppRun, number: int) -> Iterator[Target]:
-    """Yield one sample each, of the sites in turn."""
-    ids = [sorted(load_site(run.settings.task(), site).train.ids) for site in range(_SITES)]
+def _targets(run: AppRun, number: int, holders: int) -> Iterator[Target]:
+    """Yield one sample each, of the first sites in turn."""
+    ids = [sorted(load_site(run.settings.task(), site).train.ids) for site in range(holders)]
     for one in range(number):
-        site = one % _SITES
-        yield Target(Granularity.SAMPLE, str(site), frozenset({ids[site][one // _SITES]}))
+        site = one % holders
+        yield Target(Granularity.SAMPLE, str(site), frozenset({ids[site][one // holders]}))
 
 
 def _file(ledger: Ledger, wanted: Iterator[Target], rate: float) -> None:
@@ -150,6 +156,8 @@ def page(lives: Sequence[Life], note: str) -> list[str]:
     """Return the page's lines."""
     rows = [
         (
+            f"{one.sites:,}",
+            f"{one.holders:,}",
             f"{one.rate:g} a second" if one.rate else "all at once",
             f"{one.num_requests:,}",
             f"{one.deletions:,}",
@@ -166,11 +174,15 @@ def page(lives: Sequence[Life], note: str) -> list[str]:
         "# A request's life",
         "",
         f"Made by `python -m benchmarks.speed.request_life` at {commit()}: requests for one sample each, by",
-        f"PUF-Special, filed while the rounds of {_SITES} sites go on (digits, a linear model, one recovery round),",
-        f"all in one process of a machine with {os.cpu_count()} cores. {note}",
+        "PUF-Special, filed while rounds go on (a linear model, on digits, with over 100 sites on 20 examples of MNIST",
+        f"each, one recovery round), all in one process of a machine with {os.cpu_count()} cores. {note}",
         "",
         *table(
-            ("filed", "requests", "deletions", "median, s", "99 %, s", "longest, s", "CPU-s a request"), rows
+            (
+                *("sites", "of them asked", "filed", "requests", "deletions"),
+                *("median, s", "99 %, s", "longest, s", "CPU-s per request"),
+            ),
+            rows,
         ),
         "",
         "From filing to completion, with report and certificate. CPU-seconds are those of the whole process, rounds",

@@ -2,19 +2,22 @@
 
     python -m benchmarks.speed.scale --output docs/results/scale
     python -m benchmarks.speed.scale --output docs/results/scale-gpu --cell 11000000x3 --cell 100000000x3
+    python -m benchmarks.speed.scale --output docs/results/scale --cell 11000000x3xbfloat16
 
 A process for the server and one for each site, with the program's own two halves of a session between them: composing,
 streams, checks, mean and checkpoint at the server, the whole handler at a site. There is no SuperLink, which carries
 one invitation to a site and nothing of a round, no ledger, and no test set. The model is a perceptron on digits.
 
 All that is not training is set beside a *raw copy*: the processor seconds that the same bytes take over a bare loopback
-socket to another process and back, both ends together. A run that was stopped goes on with what its JSON lacks.
+socket to another process and back, both ends together. *gRPC alone* is one end of a stream that carries them and does
+nothing else: no session takes less. A run that was stopped goes on with what its JSON lacks.
 """
 
 import json
 import math
 import os
 import platform
+import queue
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,21 +54,25 @@ from strategies.exchange import exchange
 from strategies.fedavg import FedAvg
 from strategies.in_process_grid import InProcessGrid
 from strategies.messages import SESSION, TRAIN, model_record
-from strategies.sessions.endpoint import Endpoint
+from strategies.sessions.endpoint import Endpoint, attend, open_channel, serve
+from strategies.sessions.framing import CHUNK_BYTES
 from strategies.sessions.session_grid import SessionGrid
 from unlearning.runtime.spool import make_spool
 from unlearning.training import initial_parameters
 
 WARM_UP, ROUNDS, COPIES = 2, 5, 5
-CELLS = [f"{size}x{clients}" for size in (100_000, 1_000_000, 11_000_000) for clients in (3, 10)]
+CELLS = [f"{size}x{clients}" for size in (100_000, 1_000_000, 11_000_000) for clients in (3, 10, 30)]
 HEADINGS = (
-    *("parameters", "clients", "s a round", "a client's training, s", "raw copy, s a client"),
-    *("server, s a client", "of it exchange", "mean and checks", "checkpoint", "× raw copy"),
-    *("site, s", "of it keeping the answer", "× raw copy"),
-    *("server, MB more", "2.5 models + 64 MB a stream", "site, MB more", "5 models + 64 MB", "load average"),
+    *("parameters", "clients", "wire-dtype", "s per round", "training, s per client"),
+    *("raw copy, s per client", "gRPC alone, × raw copy"),
+    *("server, s per client", "of it exchange", "mean and checks", "checkpoint", "× raw copy"),
+    *("site, s", "of it keeping the answer", "× raw copy", "MB on the wire per client"),
+    *("server, MB more", "2.5 models + 64 MB per stream", "site, MB more", "5 models + 64 MB"),
+    "load average",
 )
 MB = 1e6
 _PARAMETERS = "SCALE_PARAMETERS"
+_FRAME = bytes(CHUNK_BYTES)
 
 Configuration = Mapping[str, Any]
 
@@ -81,7 +88,9 @@ def perceptron(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 def main(
     output: Annotated[Path, typer.Option(help="Where the figures go, without suffix.")],
-    cell: Annotated[list[str], typer.Option(help="PARAMETERSxCLIENTS, once for each.")] = CELLS,
+    cell: Annotated[
+        list[str], typer.Option(help="PARAMETERSxCLIENTS, or with xWIRE-DTYPE, once for each.")
+    ] = CELLS,
 ) -> None:
     """Measure each cell that is not there yet, and write the page after each."""
     kept = output.with_name(output.name + ".json")
@@ -94,7 +103,7 @@ def main(
     for name in [name for name in cell if name not in found]:
         # In a process of its own: what an earlier cell gave back, the process may still hold.
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-            found[name] = fresh.submit(measure, *map(int, name.split("x"))).result()
+            found[name] = fresh.submit(measure, *_parts_of(name)).result()
         write_page(output, found)
     write_page(output, found)
 
@@ -104,7 +113,12 @@ def _machine() -> str:
     return f"{os.cpu_count()} cores, {platform.machine()}, {accelerator}"
 
 
-def measure(parameters: int, clients: int) -> dict[str, Any]:
+def _parts_of(cell: str) -> tuple[int, int, str]:
+    parameters, clients, *wire_dtype = cell.split("x")
+    return int(parameters), int(clients), (*wire_dtype, "exact")[0]
+
+
+def measure(parameters: int, clients: int, wire_dtype: str = "exact") -> dict[str, Any]:
     """Return the medians over the rounds of a federation of `clients` with a model of about `parameters`."""
     os.environ[_PARAMETERS] = str(parameters)
     load, raw = os.getloadavg()[0], raw_copy_s(4 * parameters)
@@ -114,6 +128,7 @@ def measure(parameters: int, clients: int) -> dict[str, Any]:
             "model": "benchmarks.speed.scale:perceptron",
             "num-clients": clients,
             "transport": "session",
+            "wire-dtype": wire_dtype,
             "session-address": f"127.0.0.1:{free_ports(1)[0]}",
         }
         with _sites(Path(name), clients, config) as (grid, pipes):
@@ -124,6 +139,7 @@ def measure(parameters: int, clients: int) -> dict[str, Any]:
     return {
         **{part: median(one[part] for one in rounds) for part in rounds[0]},
         "raw": raw,
+        "stream": stream_s(4 * parameters),
         "training": trained,
         "site": busy - trained,
         "keeping": median(chain(*(one["keeping"][WARM_UP:] for one in sites))),
@@ -139,7 +155,13 @@ def _rounds(directory: Path, grid: InProcessGrid, config: Configuration) -> list
     fedavg = FedAvg(built_in.SOURCE.task(settings), settings.run)
     endpoint = Endpoint.from_settings(settings.run)
     assert endpoint is not None, "the address is given"
-    sessions = SessionGrid(grid, endpoint, always=True, spool=make_spool(directory / "arriving"))
+    sessions = SessionGrid(
+        grid,
+        endpoint,
+        always=True,
+        spool=make_spool(directory / "arriving"),
+        wire_dtype=settings.run.rounded_to,
+    )
     checkpoints = CheckpointStore(directory / "checkpoints")
     state, found = FederationState(parameters=initial_parameters(fedavg.task, settings.run.seed)), []
     with sessions.session():
@@ -155,6 +177,7 @@ def _round(
 ) -> tuple[dict[str, float], FederationState]:
     """Carry out a round as the live loop does, without ledger and test set; return its seconds and what came of it."""
     marks, began = [time.process_time()], time.perf_counter()
+    before = grid.bytes_sent + grid.bytes_received
     messages = fedavg.train_messages(state.round, model_record(state.parameters), grid)
     done = exchange(grid, messages, timeout_s=3600.0)
     marks.append(time.process_time())
@@ -167,7 +190,8 @@ def _round(
     marks.append(time.process_time())
     seconds = [after - before for before, after in pairwise(marks)]
     parts = dict(zip(("exchange", "mean", "checkpoint"), seconds, strict=True))
-    return {"round": time.perf_counter() - began, "server": sum(seconds), **parts}, state
+    wire = (grid.bytes_sent + grid.bytes_received - before) / len(messages)
+    return {"round": time.perf_counter() - began, "server": sum(seconds), "wire": wire, **parts}, state
 
 
 class _Grid(InProcessGrid):
@@ -270,6 +294,46 @@ def _echo(port: int, num_bytes: int) -> None:
         connection.sendall(json.dumps(taken).encode())
 
 
+def stream_s(num_bytes: int) -> float:
+    """Return the median processor seconds of one end for so many bytes over a bare gRPC stream and back."""
+    address, count = f"127.0.0.1:{free_ports(1)[0]}", math.ceil(num_bytes / CHUNK_BYTES)
+    ours, theirs = get_context("spawn").Pipe()
+    echo = get_context("spawn").Process(target=_stream_back, args=(address, count, theirs), daemon=True)
+    echo.start()
+    ours.recv()
+    taken: list[float] = []
+    turns: queue.SimpleQueue[int] = queue.SimpleQueue()
+    with open_channel(address, None) as channel:
+        incoming = attend(channel)(_FRAME for _ in iter(turns.get, 0) for _ in range(count))
+        for turn in range(1, COPIES + 1):
+            began = time.process_time()
+            turns.put(turn)
+            for _ in range(count):
+                next(incoming)
+            taken.append(time.process_time() - began)
+        turns.put(0)
+        incoming.cancel()
+    ours.send("done")
+    echo.join()
+    return median(taken)
+
+
+def _stream_back(address: str, count: int, pipe: Connection) -> None:
+    def answer(incoming: Iterator[bytes], _context: Any) -> Iterator[bytes]:
+        for _ in range(COPIES):
+            for _ in range(count):
+                next(incoming)
+            for _ in range(count):
+                yield _FRAME
+
+    server = Endpoint(address=address, bind=address, timeout_s=60.0).listen()
+    serve(server, answer)
+    server.start()
+    pipe.send("ready")
+    pipe.recv()
+    server.stop(0).wait()
+
+
 def _receive(connection: socket.socket, into: memoryview) -> None:
     while into:
         into = into[connection.recv_into(into) :]
@@ -277,12 +341,11 @@ def _receive(connection: socket.socket, into: memoryview) -> None:
 
 def write_page(output: Path, found: Mapping[str, Any]) -> None:
     """Write the table of all cells that were measured."""
-    cells = sorted(
-        (tuple(map(int, name.split("x"))), one) for name, one in found.items() if name != "machine"
-    )
+    names = sorted((name for name in found if name != "machine"), key=_parts_of)
+    cells = [(_parts_of(name), found[name]) for name in names]
     least = min(one["server_bytes"] for _, one in cells if one["server_bytes"])
-    smallest = {clients: one for (_, clients), one in reversed(cells)}
-    rows = [_row(parameters, clients, one, smallest[clients]) for (parameters, clients), one in cells]
+    smallest = {clients: one for (_, clients, _), one in reversed(cells)}
+    rows = [_row(*cell, one, smallest[cell[1]]) for cell, one in cells]
     lines = ["# A round by the model's size", "", *table(HEADINGS, rows), ""]
     lines.append(
         f"{found['machine']}; shared with other programs where the load average says so. "
@@ -296,15 +359,20 @@ def write_page(output: Path, found: Mapping[str, Any]) -> None:
     write(output, lines, found)
 
 
-def _row(parameters: int, clients: int, one: Configuration, smallest: Configuration) -> list[object]:
+def _row(
+    parameters: int, clients: int, wire_dtype: str, one: Configuration, smallest: Configuration
+) -> list[object]:
     model = 4 * parameters / MB
     more = [(one[kind] or 0) / MB - smallest[kind] / MB for kind in ("server_bytes", "site_bytes")]
     memory = [(more[0], 2.5 * model + 64 * clients), (more[1], 5 * model + 64)]
     server = [one[part] / clients for part in ("server", "exchange", "mean", "checkpoint")]
     return [
-        *(f"{parameters:,}", clients, f"{one['round']:.2f}", f"{one['training']:.3f}", f"{one['raw']:.4f}"),
+        *(f"{parameters:,}", clients, wire_dtype),
+        *(f"{one['round']:.2f}", f"{one['training']:.3f}", f"{one['raw']:.4f}"),
+        f"{one['stream'] / one['raw']:.1f}" if "stream" in one else "–",
         *(*(f"{seconds:.3f}" for seconds in server), f"{server[0] / one['raw']:.1f}"),
         *(f"{one['site']:.3f}", f"{one['keeping']:.3f}", f"{one['site'] / one['raw']:.1f}"),
+        f"{one['wire'] / MB:.1f}" if "wire" in one else "–",
         *(
             f"{figure:,.0f}" if one is not smallest and figure > 0 else "–"
             for pair in memory

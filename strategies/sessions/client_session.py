@@ -218,10 +218,7 @@ class _ClientSession:
                 try:
                     payload = assembler.add(frame)
                 except OSError as exc:
-                    raise SessionError(
-                        f"This site cannot keep the model that arrives: {exc}. Make room in its state-dir.",
-                        code="disk-full",
-                    ) from exc
+                    raise _disk_full(exc) from exc
                 if payload is not None:
                     return payload
         finally:
@@ -232,10 +229,20 @@ class _ClientSession:
         if self._last is not None and self._last.exchange == payload.exchange:
             return self._last
         started = time.monotonic()
-        message = told_message(payload, self._node_id)
+        try:
+            message = told_message(payload, self._node_id, self._spool)
+        except OSError as exc:
+            raise _disk_full(exc) from exc
         content = self._answer(message)
         self._instructions += 1
         self._seconds_computing += time.monotonic() - started
         told = with_values(content, {ACCOUNT: to_plain(self.account)})
         self._last = answer_payload(payload, message.content, told)
         return self._last
+
+
+def _disk_full(error: OSError) -> SessionError:
+    return SessionError(
+        f"This site cannot keep the model that arrives: {error}. Make room in its state-dir.",
+        code="disk-full",
+    )

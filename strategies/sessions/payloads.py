@@ -137,18 +137,21 @@ def message_payload(message: Message, shared: SharedArrays) -> Payload:
     )
 
 
-def told_message(payload: Payload, node_id: int) -> Message:
+def told_message(payload: Payload, node_id: int, spool: Path | None = None) -> Message:
     """Return the message that the server sent to this node.
+
+    spool: as in `answer_content`.
 
     Raises:
         SessionError: a key is missing.
+        OSError: the spool has no room.
     """
     values = payload.values
     try:
         if _ROUNDED in values:
             bits = payload.arrays[VECTOR]
             like = np.broadcast_to(np.zeros((), values[_DTYPE]), bits.shape)
-            payload = _with_model(payload, read_bits(bits, values[_ROUNDED], like=like))
+            payload = _with_model(payload, read_bits(bits, values[_ROUNDED], like=like, spool=spool))
         config = ConfigRecord({**values.get(_BESIDE, {}), ROUND: int(values[ROUND]), "json": values[_TEXT]})
         content = RecordDict({CONFIG: config, **_array_record(payload, payload.hashes)})
         kind, group = values[_KIND], str(values[ROUND])

@@ -65,11 +65,12 @@ def read_bits(
             f"A model of shape {like.shape} was expected in {wire_dtype}; got shape {bits.shape}, type {bits.dtype}.",
             code="bad-wire-dtype",
         )
+    dtype = torch.from_numpy(np.empty(0, like.dtype)).dtype
     file = SpoolFile(spool) if spool is not None and bits.size > CHUNK else None
     found = np.empty(bits.size if file is None else 0, like.dtype)
     for part in parts(bits.size):
-        numbers = torch.from_numpy(np.array(bits[part])).view(WIRE_DTYPES[wire_dtype]).double().numpy()
-        exact = (like[part] + numbers if add else numbers).astype(like.dtype)
+        numbers = torch.from_numpy(np.array(bits[part])).view(WIRE_DTYPES[wire_dtype]).to(dtype).numpy()
+        exact = like[part] + numbers if add else numbers
         if file is None:
             found[part] = exact
         else:

@@ -22,6 +22,7 @@ from benchmarks.bench.experiment import Experiment
 from benchmarks.bench.federations import ClientBroke, SeedFederations, facts_of, newest
 from benchmarks.bench.parts import ORACLES, Part, row_path
 from benchmarks.bench.provenance import load, made_here
+from benchmarks.persistence.relearning import relearn_time
 from server.deletion.open_deletion import forget_sets
 from server.federation.context import FederationContext
 from server.federation.observing import ServerTestSet, measuring_messages, read_all
@@ -35,7 +36,6 @@ from unlearning.tasks.task import Task
 from unlearning.verification.figures import Measurement
 from unlearning.verification.measurement import measure
 from unlearning.verification.observations import merge
-from unlearning.verification.relearning import relearn_time
 
 
 class SeedRun:

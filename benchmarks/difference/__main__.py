@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from benchmarks.data import sites_and_test
+from benchmarks.difference.class_shares import shares_by_predictions
 from benchmarks.difference.federations import (
     CLIENT,
     LINEAR,
@@ -49,7 +50,6 @@ from unlearning.requests import Granularity, Target
 from unlearning.tasks.task import Examples
 from unlearning.verification.attack_result import rank_against
 from unlearning.verification.auc_interval import beaten
-from unlearning.verification.difference.class_shares import shares_by_predictions
 from unlearning.verification.discrimination import discriminate
 from unlearning.verification.figures import AttackFigure, Estimate
 

@@ -10,6 +10,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from benchmarks.data import prepare_for, sites_and_test
+from benchmarks.difference.linear_record import (
+    FoundRecord,
+    Matrix,
+    estimated_gram,
+    record_of_change,
+)
 from unlearning.errors import NumericalError
 from unlearning.evaluation import predict
 from unlearning.local import Learnt, begin, learn, retained, unlearn
@@ -19,12 +25,6 @@ from unlearning.requests import Granularity, Target
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings, model_with
-from unlearning.verification.difference.linear_record import (
-    FoundRecord,
-    Matrix,
-    estimated_gram,
-    record_of_change,
-)
 from unlearning.verification.difference.membership import rise_of_loss
 
 CLIENT = "0"

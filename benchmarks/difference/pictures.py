@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from benchmarks.bench.figures import save
 from benchmarks.data import sites_and_test
 from benchmarks.difference.federations import CLIENT, L2, error, first_layer, flat, samples
+from benchmarks.difference.gradient_inversion import Inversion, invert
+from benchmarks.difference.linear_record import estimated_gram, record_of_ridge
 from benchmarks.tables import Row
 from unlearning.curvature.gradients import gradient
 from unlearning.local import begin, learn, unlearn
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.training import TrainingSettings, initial_parameters
-from unlearning.verification.difference.gradient_inversion import Inversion, invert
-from unlearning.verification.difference.linear_record import estimated_gram, record_of_ridge
 
 SHOWN = 6
 PICTURES = (

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.data import prepare_for, sites_and_test
+from benchmarks.persistence.relearning import relearn_time
 from benchmarks.tables import Row
 from unlearning.errors import FlowerUnlearningError
 from unlearning.evaluation import evaluate
@@ -26,7 +27,6 @@ from unlearning.verification.figures import AttackFigure, Measurement
 from unlearning.verification.measurement import measure
 from unlearning.verification.observations import observe_model
 from unlearning.verification.persistence import compare, levels
-from unlearning.verification.relearning import relearn_time
 
 ROUNDS, RECOVERY, FURTHER, MOST = 20, 2, 100, 20
 """Training rounds before the deletion, in its recovery and after it; the most rounds of relearning."""

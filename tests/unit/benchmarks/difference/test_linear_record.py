@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from unlearning.errors import NumericalError
-from unlearning.verification.difference.linear_record import (
+from benchmarks.difference.linear_record import (
     estimated_gram,
     record_of_change,
     record_of_ridge,
 )
+from unlearning.errors import NumericalError
 
 
 def ridge(inputs, labels, l2):

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.persistence.relearning import RelearnTime, relearn_time
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings
-from unlearning.verification.relearning import RelearnTime, relearn_time
 
 
 def _measures(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from unlearning.verification.difference.class_shares import shares_by_head, shares_by_predictions
+from benchmarks.difference.class_shares import shares_by_head, shares_by_predictions
 
 
 def test_the_classes_whose_outputs_fall_were_deleted():

@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.difference.gradient_inversion import Inversion, invert
 from unlearning.curvature.gradients import gradient
 from unlearning.errors import DataError
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import initial_parameters
-from unlearning.verification.difference.gradient_inversion import Inversion, invert
 
 TASK = Task.classifier(
     "small",

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from client.commands import StateDir, noise_app
-from client.local_layers import newest_values
-from client.memory import DirectoryMemory
+from client.memory import DirectoryMemory, newest_values
 from strategies.command_line import Printing, Program, run_program, say, show_lines
 from strategies.installation import CONFIG_DIR, STATE_ROOT, UNITS_DIR, Host
 from unlearning.errors import InvalidRequest

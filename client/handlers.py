@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from client.answering import Handler, add_site_requests, message_handler, record_past
 from client.context_memory import memory_of
 from client.last_answer import LastAnswer
-from client.local_layers import keep_values, values_before
 from client.measurements import measure
-from client.memory import ARRIVING, state_dir_of
+from client.memory import ARRIVING, keep_values, state_dir_of, values_before
 from client.sample_privacy import count_training, refuse_unhidden_method
 from client.secure_rounds import answer_stage
 from client.site_work import ClientWork, SiteCache, Sites, client_id_of

@@ -19,7 +19,7 @@ runs and restarts, and no operator of the server can make a client forget it. Wi
     state-dir/planted-noise.npz   noise that the owner planted, noise-scores.json its scores (`client.planted_noise`)
 
 When something more of the client's own is forgotten, all that methods keep here and the last answer are erased: they
-were computed from that. Of local layers those values stay that were trained without it (`client.local_layers`).
+were computed from that. Of local layers those values stay that were trained without it (`newest_values`).
 """
 
 import json
@@ -38,14 +38,14 @@ from unlearning.pseudonyms import merge_keyed
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.runtime.durable_files import close_state, write_atomically
 from unlearning.runtime.json_codec import from_plain, to_plain
-from unlearning.runtime.stores import DirectoryStore, Store
+from unlearning.runtime.stores import Arrays, DirectoryStore, Store, keep_newest, newest
 from unlearning.untrusted import SITE_REQUEST_BYTES, SITE_REQUESTS
 
 SAMPLE_IDS, _PROBLEM, SECURE_ROUND = "sample-ids", "problem", "secure-round.json"
 SAMPLE_PRIVACY = "sample-privacy.json"
 PLANTED, SCORES = "planted-noise.npz", "noise-scores.json"
 LAST_ANSWER, ARRIVING = "last-answer", "arriving"
-LOCAL = "local-layers"  # the store of `client.local_layers`
+LOCAL = "local-layers"  # the store of the values of local layers
 PARTIAL_ANSWER = f"{LAST_ANSWER}.part"
 _OURS = (
     "tombstones.json",
@@ -314,3 +314,35 @@ def _size(request: Mapping[str, Any]) -> int:
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:
     write_atomically(path, json.dumps(value).encode())
+
+
+def newest_values(memory: ClientMemory) -> Arrays:
+    """Return the values of this site's own layers (`unlearning.local_layers`) that were trained last; nothing where
+    none were.
+
+    They are kept by round, under what was left out when they were trained. So data that is withheld sends their
+    training back to the beginning without it; where a deletion is abandoned they go on from where they were; and
+    tombstones erase those alone that were trained with what may never be used again.
+    """
+    store = memory.store(LOCAL)
+    found = [one for key in store.list_keys() if (one := newest(store, key))]
+    return max(found, key=lambda one: one[0])[1] if found else {}
+
+
+def values_before(memory: ClientMemory, withheld: Forget, number: int) -> Arrays:
+    """Return the values that training without `withheld` goes on from in a round; nothing where it begins."""
+    found = newest(memory.store(LOCAL), _key(memory, withheld), before=number)
+    return found[1] if found else {}
+
+
+def keep_values(memory: ClientMemory, withheld: Forget, number: int, values: Arrays) -> None:
+    """Keep the values of a round without `withheld`, beside those of all that may be used."""
+    store, key = memory.store(LOCAL), _key(memory, withheld)
+    for other in {*store.list_keys()} - {key, _key(memory, NOTHING)}:
+        store.erase(other)
+    keep_newest(store, key, number, values)
+
+
+def _key(memory: ClientMemory, withheld: Forget) -> str:
+    left_out, _ = merge_keyed(memory.tombstones(), withheld, memory.keys())
+    return json.dumps(to_plain(left_out), sort_keys=True)

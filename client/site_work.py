@@ -7,8 +7,7 @@ from typing import Any, TypeAlias
 from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp.typing import Mod
 
-from client.local_layers import newest_values
-from client.memory import ClientMemory
+from client.memory import ClientMemory, newest_values
 from strategies.built_in import NO_TABLE, part_of
 from strategies.held_arrays import num_bytes
 from strategies.joint_exchange import MEASURE_TOO
@@ -21,7 +20,7 @@ from unlearning.methods.method import ClientSite, Need
 from unlearning.pseudonyms import names_of, reveal
 from unlearning.requests import NOTHING, Forget
 from unlearning.runtime.json_codec import from_plain
-from unlearning.runtime.room import free_memory
+from unlearning.runtime.peak_memory import free_memory
 from unlearning.task_contract import check_task, refuse_coupled, unhidden
 from unlearning.tasks import drop_own_data
 from unlearning.tasks.own_code import load_own_site

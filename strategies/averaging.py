@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from strategies.aggregation import Combined
-from strategies.changes import Change
 from strategies.round_plan import RoundOutcome
 from strategies.round_rules import RoundRules
-from strategies.update_limits import FEWEST, Excess, Limits, agrees, excess, influences
+from strategies.update_limits import FEWEST, Change, Excess, Limits, agrees, excess, influences
 from unlearning.methods.method import Replies
 from unlearning.parameters import Models, Vector
 

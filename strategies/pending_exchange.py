@@ -5,10 +5,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from logging import getLogger
 
-from strategies.changes import Change
 from strategies.exchange import read_each
 from strategies.fedavg import FedAvg
-from strategies.update_limits import agrees, check_norm, check_vector, excess, influences
+from strategies.update_limits import Change, agrees, check_norm, check_vector, excess, influences
 from unlearning.buffers import buffer_positions, buffers_in, check_variances
 from unlearning.errors import FlowerUnlearningError, MethodFailed, UpdateRefused
 from unlearning.methods.method import Method, MethodInfo, Need, Problem, Replies, Reply, UnlearningState

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 
 from flwr.app import Message
 
-from strategies.changes import Change
 from strategies.exchange import Failure, read_each, read_values
 from strategies.messages import reply_of
 from strategies.roster import Roster
 from strategies.round_plan import RoundOutcome
 from strategies.round_rules import RoundRules
-from strategies.update_limits import Limits
+from strategies.update_limits import Change, Limits
 from unlearning.errors import UpdateRefused
 from unlearning.methods.method import Replies, Reply
 from unlearning.methods.preparation import FederatedRound

@@ -18,17 +18,46 @@ not keeps a vote.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import median
 
 import numpy as np
+from numpy.typing import NDArray
 
-from strategies.changes import Change
 from unlearning.buffers import buffers_in, check_variances, deviations
 from unlearning.errors import UpdateRefused
-from unlearning.parameters import Vector, check_finite, check_length
+from unlearning.parameters import Vector, check_finite, check_length, parts
 from unlearning.tasks.task import Task
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """`after` − `before` (d,) in their dtype, or `after` itself; zero at the positions `zeros`, which ascend.
+
+    It is never held as a whole, and computed in chunks wherever it is looked at.
+    """
+
+    after: Vector
+    before: Vector | None = None
+    zeros: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+
+    @cached_property
+    def norm(self) -> float:
+        """The Euclidean norm, computed in float64."""
+        with np.errstate(over="ignore", invalid="ignore"):  # the numbers are a client's
+            return math.sqrt(sum(float(part @ part) for part in self.parts()))
+
+    def parts(self) -> Iterator[NDArray[np.float64]]:
+        """Yield the change in float64, a chunk at a time."""
+        for part in parts(len(self.after)):
+            after = self.after[part]
+            found = (after if self.before is None else after - self.before[part]).astype(np.float64)
+            first, last = np.searchsorted(self.zeros, (part.start, part.stop))
+            found[self.zeros[first:last] - part.start] = 0
+            yield found
+
 
 FEWEST = 3
 """Of two clients it cannot be known which one is wrong."""

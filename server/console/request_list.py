@@ -17,13 +17,14 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from server.certificate.json_ld import activity, record
-from server.console.actions import ACTIONS, BULK, call_of
+from server.console.actions import ACTIONS, BULK, CHOSEN, CONFIRMED, call_of, do
 from server.console.forms import text_of
 from server.console.rendering import Console, download
+from server.console.request_page import confirm_page
 from server.ledger import Due, Order, RequestFilter, RequestPage
 from server.service.calls import LedgerCheck
 from server.service.register_csv import KIND, csv_parts, register_row
-from unlearning.errors import InvalidRequest
+from unlearning.errors import InvalidRequest, RequestError
 from unlearning.gdpr import parse_day
 from unlearning.outcomes import is_shown
 from unlearning.requests import (
@@ -287,3 +288,23 @@ def _days_of(query: Mapping[str, str]) -> tuple[dict[str, date | None], dict[str
 
 def _name(asked: ListQuery, ending: str) -> str:
     return f"register-{asked.first or 'begin'}-{asked.last or 'today'}.{ending}"
+
+
+def act_on_several(console: Console, request: Request, form: FormData) -> Response:
+    """Ask first, then do it to each; those that are refused are named with the reason, the others are done."""
+    name, chosen = request.path_params["action"], [str(item) for item in form.getlist(CHOSEN)]
+    if name not in BULK:
+        raise InvalidRequest(f"A list has no action {name[:40]!r}.")
+    if not chosen:
+        return requests_page(console, request, {"": "Choose one request or more first."}, 422)
+    if not form.get(CONFIRMED):
+        return confirm_page(console, request, name, [console.find(item) for item in chosen], form)
+    problems: dict[str, str] = {}
+    for request_id in chosen:
+        try:
+            do(console, name, request_id, form)
+        except RequestError as exc:
+            problems[request_id] = str(exc)
+    if problems:
+        return requests_page(console, request, problems, 409)
+    return RedirectResponse("/requests", status_code=303)

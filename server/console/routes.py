@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from server.console import bulk, federation_page, filing_pages, pages, request_list, request_page
+from server.console import federation_page, filing_pages, pages, request_list, request_page
 from server.console.auth import ENTRANCE, AuthMiddleware, has_token, log_in
 from server.console.filing import TOO_LONG
 from server.console.forms import BodyTooLong, read_form
@@ -44,7 +44,7 @@ ACTIONS: tuple[tuple[str, Action], ...] = (
     ("/file/{draft}", filing_pages.take_details),
     ("/file/{draft}/summary", filing_pages.file_it),
     ("/requests/{id}/{action}", request_page.act),
-    ("/bulk/{action}", bulk.act_on_several),
+    ("/bulk/{action}", request_list.act_on_several),
     ("/filters/save", request_list.save_filter),
     ("/filters/delete", request_list.delete_filter),
 )

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from client import make_client_app
 from client.cli import app as site
 from client.context_memory import memory_of
-from client.local_layers import keep_values, newest_values
-from client.memory import DirectoryMemory
+from client.memory import DirectoryMemory, keep_values, newest_values
 from server import make_server_app
 from server.app import AppRun
 from server.federation.checkpoints import CheckpointStore

@@ -5,8 +5,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from client.context_memory import ContextMemory
-from client.local_layers import keep_values, newest_values, values_before
-from client.memory import DirectoryMemory
+from client.memory import DirectoryMemory, keep_values, newest_values, values_before
 from unlearning.errors import CheckpointError
 from unlearning.requests import NOTHING, Forget, Granularity, Target
 

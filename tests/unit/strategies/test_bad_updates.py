@@ -8,11 +8,10 @@ import pytest
 from flwr.app import Array, ArrayRecord, Message
 
 from strategies import PUFRegular
-from strategies.changes import Change
 from strategies.exchange import Exchange, exchange
 from strategies.messages import VECTOR, model_record, vector_of
 from strategies.round_plan import RoundPlan
-from strategies.update_limits import over_the_median
+from strategies.update_limits import Change, over_the_median
 from tests.raising import raises
 from tests.rounds import START, OneRound
 from unlearning.errors import MethodFailed, UpdateRefused

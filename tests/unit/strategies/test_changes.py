@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from strategies.changes import Change
+from strategies.update_limits import Change
 from unlearning import parameters
 from unlearning.errors import UpdateRefused
 from unlearning.parameters import CHUNK, Vector, check_finite, weighted_mean

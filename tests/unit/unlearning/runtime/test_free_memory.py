@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from unlearning.runtime import room
+from unlearning.runtime import peak_memory
 
 GB = 10**9
 
@@ -31,17 +31,17 @@ def test_the_tighter_of_machine_and_control_group_counts(monkeypatch, tmp_path, 
     (group / "memory.current").write_text(f"{used}\n")
     (group / "memory.stat").write_text(f"anon 1\nactive_file {files // 2}\ninactive_file {files // 2}\n")
     look_at(monkeypatch, own, tmp_path / "groups")
-    assert room.free_memory() == free
+    assert peak_memory.free_memory() == free
 
 
 def test_without_a_control_group_the_machine_counts(monkeypatch, tmp_path):
     """As on other systems than Linux."""
     look_at(monkeypatch, tmp_path / "none", tmp_path)
-    assert room.free_memory() == 8 * GB
+    assert peak_memory.free_memory() == 8 * GB
 
 
 def look_at(monkeypatch: pytest.MonkeyPatch, own: Path, groups: Path) -> None:
     """Let a machine with 8 GB have these files."""
-    monkeypatch.setattr(room, "_OWN_GROUP", own)
-    monkeypatch.setattr(room, "_GROUPS", groups)
-    monkeypatch.setattr(room.psutil, "virtual_memory", lambda: SimpleNamespace(available=8 * GB))
+    monkeypatch.setattr(peak_memory, "_OWN_GROUP", own)
+    monkeypatch.setattr(peak_memory, "_GROUPS", groups)
+    monkeypatch.setattr(peak_memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=8 * GB))

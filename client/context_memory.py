@@ -16,6 +16,7 @@ from client.memory import (
     rounds_to_json,
     state_dir_of,
 )
+from strategies.messages import records_of
 from unlearning.certified.private_rounds import PrivateRounds
 from unlearning.pseudonyms import merge_keyed
 from unlearning.requests import NOTHING, Forget
@@ -35,12 +36,12 @@ class ContextMemory:
 
     def tombstones(self) -> Forget:
         """Return what may not be trained on again in this run."""
-        record = self._state.config_records.get(_RECORD)
+        record = records_of(self._state, ConfigRecord).get(_RECORD)
         return from_plain(Forget, json.loads(str(record["tombstones"]))) if record is not None else NOTHING
 
     def keys(self) -> tuple[bytes, ...]:
         """Return the keys under which ids are hashed in this run."""
-        record = self._state.config_records.get(_RECORD)
+        record = records_of(self._state, ConfigRecord).get(_RECORD)
         return tuple(map(bytes.fromhex, json.loads(str(record["keys"])))) if record is not None else ()
 
     def add_tombstones(self, forget: Forget, key: bytes = b"") -> None:
@@ -49,7 +50,7 @@ class ContextMemory:
         keys = (*keys, key) if key and key not in keys else keys
         hashed, more = merge_keyed(known, forget, keys)
         if more:
-            for name in [name for name in self._state.array_records if name.startswith(_KEPT)]:
+            for name in [name for name in records_of(self._state, ArrayRecord) if name.startswith(_KEPT)]:
                 if not name.startswith(f"{_KEPT}{LOCAL}/"):
                     del self._state[name]
             erase_trained_with(self.store(LOCAL), hashed)
@@ -67,7 +68,7 @@ class ContextMemory:
 
     def privacy(self) -> tuple[PrivateRounds, ...]:
         """Return the steps that are counted in this run."""
-        record = self._state.config_records.get(_PRIVACY)
+        record = records_of(self._state, ConfigRecord).get(_PRIVACY)
         return () if record is None else rounds_from_json(str(record["rounds"]))
 
     def count_privacy(self, rounds: tuple[PrivateRounds, ...]) -> None:
@@ -96,7 +97,7 @@ class ContextEntries(MutableMapping[tuple[str, int], Arrays]):
         self._prefix = f"{_KEPT}{method}/"
 
     def __getitem__(self, entry: tuple[str, int]) -> Arrays:
-        record = self._state.array_records[self._name(entry)]
+        record = records_of(self._state, ArrayRecord)[self._name(entry)]
         return {name: array.numpy() for name, array in record.items()}
 
     def __setitem__(self, entry: tuple[str, int], arrays: Arrays) -> None:
@@ -107,7 +108,7 @@ class ContextEntries(MutableMapping[tuple[str, int], Arrays]):
         del self._state[self._name(entry)]
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
-        for name in [one for one in self._state.array_records if one.startswith(self._prefix)]:
+        for name in [one for one in records_of(self._state, ArrayRecord) if one.startswith(self._prefix)]:
             key, _, number = name.removeprefix(self._prefix).rpartition("/")
             yield key, int(number)
 

@@ -33,6 +33,7 @@ from strategies.messages import (
     failure_values,
     instruction_of,
     name_for_preparations,
+    records_of,
     reply_content,
     told_values,
     vector_of,
@@ -65,7 +66,7 @@ def handle_train(message: Message, local: ClientWork) -> RecordDict:
     training = replace(training, proximal_mu=_proximal_mu(message))
     account = count_training(local, training, examples)
     trained, beside = _train_locally(
-        local, message.content.array_records["arrays"], examples, local.training(training)
+        local, records_of(message.content, ArrayRecord)["arrays"], examples, local.training(training)
     )
     return reply_content(
         Reply(

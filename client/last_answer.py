@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 from numpy.typing import NDArray
 
 from client.memory import LAST_ANSWER, PARTIAL_ANSWER, erase_last_answer, state_dir_of
 from strategies.held_arrays import HeldArray, numbers_of
-from strategies.messages import TRAIN, UNLEARN, arrays_record, round_of
+from strategies.messages import TRAIN, UNLEARN, arrays_record, records_of, round_of
 from unlearning.parameters import content_hash
 from unlearning.runtime.durable_files import make_private, open_private
 
@@ -46,9 +46,9 @@ def key_of(message: Message, context: Context) -> str:
     settings = sorted(context.run_config.items()), sorted(context.node_config.items())
     digest = hashlib.sha256(f"{context.run_id}\0{settings!r}\0".encode())
     digest.update(f"{message.metadata.message_type}\0{round_of(message)}\0".encode())
-    for name, record in sorted(message.content.config_records.items()):
+    for name, record in sorted(records_of(message.content, ConfigRecord).items()):
         digest.update(f"{name}\0{sorted(record.items())!r}\0".encode())
-    for name, arrays in sorted(message.content.array_records.items()):
+    for name, arrays in sorted(records_of(message.content, ArrayRecord).items()):
         for key, array in sorted(arrays.items()):
             known = array.content_hash if isinstance(array, HeldArray) else ""
             content = known or content_hash(numbers_of(key, array))
@@ -104,7 +104,7 @@ def _boot() -> str:
 
 
 def _arrays(content: RecordDict) -> Iterator[tuple[str, str, NDArray[Any]]]:
-    for name, record in content.array_records.items():
+    for name, record in records_of(content, ArrayRecord).items():
         for key, array in record.items():
             yield name, key, numbers_of(key, array)
 
@@ -115,7 +115,7 @@ def _bytes_of(numbers: NDArray[Any]) -> memoryview:
 
 def _write(path: Path, known: dict[str, Any], content: RecordDict) -> dict[str, Any]:
     arrays = list(_arrays(content))
-    others = {name: ArrayRecord() if name in content.array_records else one for name, one in content.items()}
+    others = {name: ArrayRecord() if isinstance(one, ArrayRecord) else one for name, one in content.items()}
     body = recorddict_to_proto(RecordDict(others)).SerializeToString()
     header = {
         **known,

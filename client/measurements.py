@@ -3,12 +3,12 @@
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from client.planted_noise import note_score
 from client.site_work import ClientWork, may_measure
-from strategies.messages import RECHECK, arrays_content, vector_of
+from strategies.messages import RECHECK, arrays_content, records_of, vector_of
 from strategies.settings.run_config import local_seed
 from unlearning.errors import DataError
 from unlearning.parameters import Vector
@@ -24,7 +24,7 @@ def measure(message: Message, local: ClientWork) -> RecordDict:
         DataError: this client was forgotten, and the measurement does not belong to its deletion; or it is a recheck,
             and the owner has not agreed to any.
     """
-    model = vector_of(message.content.array_records["arrays"])
+    model = vector_of(records_of(message.content, ArrayRecord)["arrays"])
     planted = note_score(local.node_config, local.task, model, local.server_round)
     if not may_measure(local.values, local.node_config):
         raise DataError("Its owner has not agreed to rechecks (node config answer-rechecks).")

@@ -20,7 +20,7 @@ from flwr.clientapp.mod import arrays_size_mod, message_size_mod
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from numpy.typing import NDArray
 
-from strategies.messages import ARRAYS, MOD_REFUSED, TRAIN, UNLEARN, VECTOR, instruction_of
+from strategies.messages import ARRAYS, MOD_REFUSED, TRAIN, UNLEARN, VECTOR, instruction_of, records_of
 from unlearning.errors import AppError, ConfigurationError
 from unlearning.methods.registry import method_named
 from unlearning.methods.updates import RETAINED_UPDATE
@@ -77,15 +77,18 @@ def work_through_mods(mods: tuple[Mod, ...], work: Work, message: Message, conte
                 "nothing.",
                 code=MOD_REFUSED,
             )
-    sent = dict(message.content.array_records[ARRAYS])
+    sent = dict(records_of(message.content, ArrayRecord)[ARRAYS])
     model = sent[VECTOR].numpy() if is_update else None
     shown = _with_arrays(message, {VECTOR: sent[VECTOR]})
     answers: list[RecordDict] = []
 
     def work_once(received: Message) -> RecordDict:
-        content = work(_with_arrays(received, {**sent, **received.content.array_records[ARRAYS]}))
+        content = work(_with_arrays(received, {**sent, **records_of(received.content, ArrayRecord)[ARRAYS]}))
         answers.append(content)
-        beside = set(content.array_records[ARRAYS]) - {VECTOR, *([RETAINED_UPDATE] if is_update else [])}
+        beside = set(records_of(content, ArrayRecord)[ARRAYS]) - {
+            VECTOR,
+            *([RETAINED_UPDATE] if is_update else []),
+        }
         if beside:
             raise AppError(
                 f"The mods of this app ({names}) treat the model alone, and {what} sends {min(beside)} beside it. "
@@ -103,14 +106,15 @@ def work_through_mods(mods: tuple[Mod, ...], work: Work, message: Message, conte
             mods, lambda _: _as_model(answers[0], RETAINED_UPDATE, model), shown, context
         )
     updates = {
-        name: _as_update(own[name], model, one.array_records[ARRAYS][VECTOR]) for name, one in passed.items()
+        name: _as_update(own[name], model, records_of(one, ArrayRecord)[ARRAYS][VECTOR])
+        for name, one in passed.items()
     }
     return RecordDict({**passed[VECTOR], ARRAYS: ArrayRecord(updates)})
 
 
 def _as_model(content: RecordDict, name: str, model: NDArray[Any] | None) -> RecordDict:
     """Return an answer with one array, a model: what it has under `name`, which is a change of `model` if given."""
-    array = content.array_records[ARRAYS][name]
+    array = records_of(content, ArrayRecord)[ARRAYS][name]
     array = array if model is None else Array(model + array.numpy())
     return RecordDict({**content, ARRAYS: ArrayRecord({VECTOR: array})})
 
@@ -188,7 +192,7 @@ def _name(mod: Mod) -> str:
 def _shapes(content: RecordDict) -> _Shapes:
     return {
         name: {key: tuple(array.shape) for key, array in record.items()}
-        for name, record in content.array_records.items()
+        for name, record in records_of(content, ArrayRecord).items()
     }
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from client.memory import SECURE_ROUND, state_dir_of
 from client.site_work import ClientWork, client_id_of
@@ -39,6 +39,7 @@ from strategies.messages import (
     by_preparation,
     instruction_of,
     model_record,
+    records_of,
     reply_of,
     told_values,
     vector_of,
@@ -159,7 +160,7 @@ def _terms(reply: Reply, message: Message, local: ClientWork) -> list[SumTerm]:
     if message.metadata.message_type == UNLEARN:
         name, instruction = instruction_of(message)
         return method_named(name).sum_terms(instruction, reply)
-    update = reply.vector - vector_of(message.content.array_records[ARRAYS])
+    update = reply.vector - vector_of(records_of(message.content, ArrayRecord)[ARRAYS])
     prepared, returned = local.settings.preparations(), by_preparation(reply.arrays)
     own = next((returned[name] for name, one in prepared.items() if one.replaces_training), {})
     return training_by(prepared.values()).sum_terms(update, reply.num_examples, own)
@@ -210,8 +211,8 @@ def _load(context: Context) -> Json:
         CheckpointError: it is damaged; a round could be answered twice.
     """
     directory, text = state_dir_of(context.node_config), "{}"
-    if directory is None and SECURE_ROUND in context.state.config_records:
-        text = str(context.state.config_records[SECURE_ROUND][_ROUND])
+    if directory is None and SECURE_ROUND in records_of(context.state, ConfigRecord):
+        text = str(records_of(context.state, ConfigRecord)[SECURE_ROUND][_ROUND])
     elif directory is not None and (directory / SECURE_ROUND).exists():
         text = (directory / SECURE_ROUND).read_text(encoding="utf-8")
     try:

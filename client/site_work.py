@@ -11,7 +11,7 @@ from client.memory import ClientMemory, newest_values
 from strategies.built_in import NO_TABLE, part_of
 from strategies.held_arrays import num_bytes
 from strategies.joint_exchange import MEASURE_TOO
-from strategies.messages import ARRAYS, FROZEN_PART, RECHECK, round_of
+from strategies.messages import ARRAYS, FROZEN_PART, RECHECK, records_of, round_of
 from strategies.settings.run_config import RunSettings, local_seed
 from strategies.settings.task_source import AppSettings, LoadSite, TaskSource
 from unlearning.errors import AppError, DataError
@@ -213,7 +213,7 @@ def check_memory(message: Message) -> None:
     Raises:
         AppError: this process can take less than `MODELS_HELD` times the message's arrays.
     """
-    arrays = message.content.array_records.get(ARRAYS, ArrayRecord())
+    arrays = records_of(message.content, ArrayRecord).get(ARRAYS, ArrayRecord())
     needed, free = MODELS_HELD * sum(map(num_bytes, arrays.values())), free_memory()
     if needed > free:
         raise AppError(

@@ -19,14 +19,14 @@ from dataclasses import dataclass, field, replace
 from logging import getLogger
 from typing import Any, TypeAlias, cast
 
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
 from flwr.serverapp.strategy.dp_adaptive_clipping import DifferentialPrivacyAdaptiveBase
 from flwr.serverapp.strategy.dp_fixed_clipping import DifferentialPrivacyFixedClippingBase
 
-from strategies.messages import ARRAYS, METRICS, NUM_EXAMPLES, ROUND, VECTOR, model_record
+from strategies.messages import ARRAYS, METRICS, NUM_EXAMPLES, ROUND, VECTOR, model_record, records_of
 from strategies.strategy_memory import NEVER, Opaque, decoded, encoded, same
 from unlearning.errors import AppError, ConfigurationError
 from unlearning.methods.method import Method, Reply
@@ -141,11 +141,13 @@ class OwnAggregation:
         asked = list(call_own(begin, Iterable, kept.rounds + 1, arrays, config, grid))  # type: ignore[type-abstract]
         told: dict[int, Mapping[str, Any]] = {}
         for message in asked:
-            if any(dict(record) != dict(arrays) for record in message.content.array_records.values()):
+            if any(
+                dict(record) != dict(arrays) for record in records_of(message.content, ArrayRecord).values()
+            ):
                 raise AppError(
                     f"{self.name} sends other arrays than the model, which clients could not train."
                 )
-            for record in message.content.config_records.values():
+            for record in records_of(message.content, ConfigRecord).values():
                 told[message.metadata.dst_node_id] = {**record}
         told = {node: _told(self.name, told.get(node, {**config})) for node in nodes}
         return replace(kept, state=self._collect()), told

@@ -33,6 +33,7 @@ from strategies.messages import (
     Json,
     beside_the_model,
     model_record,
+    records_of,
     vector_of,
 )
 from strategies.pending_round import PendingRound, RoundAnswers
@@ -206,7 +207,7 @@ class FedAvg(Strategy):
         nodes = [message.metadata.dst_node_id for message in messages]
         begun, told = self.aggregation.configure(self.plan.kept, model, nodes)
         for message in messages:
-            message.content.config_records[CONFIG].update(told[message.metadata.dst_node_id])
+            records_of(message.content, ConfigRecord)[CONFIG].update(told[message.metadata.dst_node_id])
         return begun
 
     def training(self, server_round: int, also: Json | None = None) -> Callable[[str], Json]:

@@ -24,6 +24,7 @@ from strategies.messages import (
     Json,
     count_bytes,
     json_record,
+    records_of,
     told_values,
     values_of,
     with_content,
@@ -142,7 +143,7 @@ def _join(work: Message, measurement: Message) -> Message:
     told = told_values(work.content)
     wanted = told_values(measurement.content)
     own = {key: wanted[key] for key in MEASURING}
-    config = {**work.content.config_records[CONFIG], **json_record({**told, MEASURE_TOO: own})}
+    config = {**records_of(work.content, ConfigRecord)[CONFIG], **json_record({**told, MEASURE_TOO: own})}
     return with_content(work, RecordDict({**work.content, CONFIG: ConfigRecord(config)}))
 
 
@@ -169,7 +170,7 @@ def _with(content: RecordDict, arrays: Mapping[str, Array], values: Mapping[str,
 
 
 def _arrays(content: RecordDict) -> dict[str, Array]:
-    return dict(content.array_records.get(ARRAYS, {}))
+    return dict(records_of(content, ArrayRecord).get(ARRAYS, {}))
 
 
 def _model(message: Message) -> bytes | None:

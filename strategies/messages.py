@@ -18,7 +18,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -74,6 +74,16 @@ MOD_REFUSED = "mod"
 """The code of a client's error where a mod of its app is in the way: asking again does not help."""
 
 Json = dict[str, Any]
+_Record = TypeVar("_Record", ArrayRecord, ConfigRecord, MetricRecord)
+
+
+def records_of(content: RecordDict, kind: type[_Record]) -> dict[str, _Record]:
+    """Return the records of a kind, by name.
+
+    Flower's own views of them (`content.array_records`) refer to themselves: each holds the content, and so a model,
+    until Python looks for such circles, which may be rounds later.
+    """
+    return {name: record for name, record in content.items() if isinstance(record, kind)}
 
 
 def model_record(vector: Vector, beside: Mapping[str, NDArray[Any]] | None = None) -> ArrayRecord:
@@ -210,9 +220,9 @@ def reply_of(content: RecordDict, *, max_size: int | None = None) -> Reply:
     if "error" in told:
         raise UpdateRefused(as_line(told["error"]))
     vector, arrays = _arrays_of(content, max_size)
-    if METRICS not in content.metric_records:
+    if METRICS not in records_of(content, MetricRecord):
         raise UpdateRefused("The reply carries no metrics.")
-    sent = content.metric_records[METRICS].items()
+    sent = records_of(content, MetricRecord)[METRICS].items()
     metrics = {name: float(value) for name, value in sent if isinstance(value, int | float)}
     count, values = metrics.pop(NUM_EXAMPLES, 0.0), told.get("values", {})
     if not 0 <= count <= MAX_EXAMPLES or count != int(count):  # NaN is in no interval
@@ -252,9 +262,9 @@ def named_arrays(content: RecordDict) -> dict[str, NDArray[Any]]:
     Raises:
         UpdateRefused: one cannot be read.
     """
-    if ARRAYS not in content.array_records:
+    if ARRAYS not in records_of(content, ArrayRecord):
         return {}
-    record = content.array_records[ARRAYS]
+    record = records_of(content, ArrayRecord)[ARRAYS]
     _check_number(record)
     return {name: numbers_of(name, array) for name, array in record.items()}
 
@@ -278,36 +288,36 @@ def told_values(content: RecordDict) -> Json:
 
 def text_of(content: RecordDict) -> str:
     """Return the text of a message's JSON; empty where there is none."""
-    record = content.config_records.get(CONFIG)
+    record = records_of(content, ConfigRecord).get(CONFIG)
     text = record.get("json", "") if record is not None else ""
     return text if isinstance(text, str) else ""
 
 
 def config_beside(content: RecordDict) -> Json:
     """Return what a message's configuration says beside our own: what a strategy of Flower's tells clients."""
-    record = content.config_records.get(CONFIG)
+    record = records_of(content, ConfigRecord).get(CONFIG)
     return {name: value for name, value in (record or {}).items() if name not in (ROUND, "json")}
 
 
 def round_of(message: Message) -> int:
     """Return the server's round that a message belongs to; 0 where it says none."""
-    record = message.content.config_records.get(CONFIG)
+    record = records_of(message.content, ConfigRecord).get(CONFIG)
     value = record.get(ROUND, 0) if record is not None else 0
     return int(value) if isinstance(value, int | float) else 0
 
 
 def count_bytes(content: RecordDict) -> int:
     """Count the payload of a message in bytes: its records as Flower counts them."""
-    arrays = [item for record in content.array_records.values() for item in record.items()]
+    arrays = [item for record in records_of(content, ArrayRecord).values() for item in record.items()]
     total = sum(len(name) + num_bytes(one) for name, one in arrays)
-    total += sum(record.count_bytes() for record in content.config_records.values())
-    return total + sum(record.count_bytes() for record in content.metric_records.values())
+    total += sum(record.count_bytes() for record in records_of(content, ConfigRecord).values())
+    return total + sum(record.count_bytes() for record in records_of(content, MetricRecord).values())
 
 
 def _arrays_of(content: RecordDict, max_size: int | None = None) -> tuple[Vector, dict[str, NDArray[Any]]]:
-    if ARRAYS not in content.array_records:
+    if ARRAYS not in records_of(content, ArrayRecord):
         raise UpdateRefused("The message carries no arrays.")
-    record = content.array_records[ARRAYS]
+    record = records_of(content, ArrayRecord)[ARRAYS]
     return vector_of(record, max_size=max_size), beside_the_model(record)
 
 

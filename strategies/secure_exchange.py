@@ -14,7 +14,7 @@ from logging import getLogger
 from typing import TypeVar
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from strategies.exchange import Exchange, Failure, read_each
 from strategies.messages import (
@@ -29,6 +29,7 @@ from strategies.messages import (
     instruction_of,
     json_record,
     named_arrays,
+    records_of,
     round_of,
     told_values,
     vector_of,
@@ -109,7 +110,7 @@ def exchange_securely(
 
 def _size(work: Message, settings: RunSettings, task: Task) -> int:
     """Return how many numbers each client adds, beside what is counted."""
-    model = vector_of(work.content.array_records[ARRAYS])
+    model = vector_of(records_of(work.content, ArrayRecord)[ARRAYS])
     if work.metadata.message_type == UNLEARN:
         name, _ = instruction_of(work)
         return method_named(name).sum_size(task, model)
@@ -189,13 +190,13 @@ class SecureExchange:
         for client in server.sealed:
             message, content = self.messages[client], self.messages[client].content
             told = {**told_values(content), SECURE: {"sealed": to_plain(server.shares_for(client))}}
-            config = ConfigRecord({**content.config_records[CONFIG], **json_record(told)})
+            config = ConfigRecord({**records_of(content, ConfigRecord)[CONFIG], **json_record(told)})
             asked[client] = with_content(message, RecordDict({**content, CONFIG: config}))
         most = self.terms.length
         found, refused = read_each(
             self._exchange(asked).replies,
             lambda client, reply: server.check_masked(
-                client, np.asarray(vector_of(reply.array_records[ARRAYS], max_size=most))
+                client, np.asarray(vector_of(records_of(reply, ArrayRecord)[ARRAYS], max_size=most))
             ),
         )
         self.refused |= refused

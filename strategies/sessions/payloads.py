@@ -25,6 +25,7 @@ from strategies.messages import (
     Json,
     arrays_record,
     config_beside,
+    records_of,
     round_of,
     text_of,
 )
@@ -109,7 +110,7 @@ class SharedArrays:
 
         wire_dtype: in which the model travels if the message asks to train; empty: as it is.
         """
-        record = message.content.array_records.get(ARRAYS)
+        record = records_of(message.content, ArrayRecord).get(ARRAYS)
         asked = wire_dtype if message.metadata.message_type == TRAIN else ""
         if known is not None and known.record is record and known.asked == asked:
             return known
@@ -166,8 +167,8 @@ def answer_payload(told: Payload, asked: RecordDict, content: RecordDict) -> Pay
     Where the model came in a wire dtype, the answer's model goes as its difference from that in the same.
     """
     values: Json = {_TEXT: text_of(content)}
-    if METRICS in content.metric_records:
-        values[METRICS] = dict(content.metric_records[METRICS])
+    if METRICS in records_of(content, MetricRecord):
+        values[METRICS] = dict(records_of(content, MetricRecord)[METRICS])
     payload = Payload(exchange=told.exchange, values=values, arrays=_arrays(content))
     wire_dtype, model = told.values.get(_ROUNDED), payload.arrays.get(VECTOR)
     if wire_dtype is None or model is None:
@@ -216,7 +217,7 @@ def _with_model(payload: Payload, model: NDArray[Any]) -> Payload:
 
 
 def _arrays(content: RecordDict) -> dict[str, Any]:
-    record = content.array_records.get(ARRAYS)
+    record = records_of(content, ArrayRecord).get(ARRAYS)
     return {} if record is None else {name: numbers_of(name, array) for name, array in record.items()}
 
 

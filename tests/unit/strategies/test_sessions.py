@@ -1,6 +1,7 @@
 """Both halves of a session over real gRPC streams on loopback: who may come, what is lost and what is not."""
 
 import errno
+import gc
 import os
 import threading
 import time
@@ -14,7 +15,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 
 from strategies.exchange import Exchange, Failure, exchange
 from strategies.messages import (
@@ -28,6 +29,7 @@ from strategies.messages import (
     count_bytes,
     failure_values,
     model_record,
+    records_of,
     reply_content,
     reply_of,
     round_of,
@@ -89,7 +91,7 @@ def request(
 
 def scale(message: Message) -> RecordDict:
     """A client's work that shows what arrived: the model times the factor, the round among the measures."""
-    record = message.content.array_records["arrays"]
+    record = records_of(message.content, ArrayRecord)["arrays"]
     return reply_content(
         Reply(
             vector=vector_of(record) * np.float32(told_values(message.content)["factor"]),
@@ -242,6 +244,24 @@ def test_models_of_training_rounds_travel_in_16_bits_both_ways(endpoint, tmp_pat
     np.testing.assert_array_equal(replies(exact)["0"].vector, 1.5 * MODEL)
     np.testing.assert_allclose(replies(rounded)["0"].vector, 1.5 * MODEL, rtol=2**-8)
     assert not (replies(rounded)["0"].vector == 1.5 * MODEL).all()
+
+
+def test_a_model_that_has_travelled_is_freed_without_waiting_for_a_garbage_collection(federation):
+    """At both ends: the record that was sent, the ones that were received, and the answers."""
+
+    def alive() -> int:
+        return sum(isinstance(one, ArrayRecord) for one in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        federation.exchange(request("0"), request("1"))
+        after_one = alive()
+        for factor in (2.0, 3.0, 4.0):
+            federation.exchange(request("0", factor), request("1", factor))
+        assert alive() <= after_one + 2  # a thread may still hold its last message
+    finally:
+        gc.enable()
 
 
 def test_a_model_that_clients_share_is_hashed_once(federation, monkeypatch):

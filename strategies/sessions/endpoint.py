@@ -28,8 +28,8 @@ _SPARE_THREADS = 64  # for streams that are being refused or closed
 _MAX_CONNECTIONS = 20_000
 
 _WINDOW_BYTES = 2**22
-"""What may be under way over one stream. gRPC's own window grows with the link, beyond a model of 44 MB, and what is in it
-lies in memory. With this one a link that takes 100 ms there and back still carries 40 MB per second."""
+"""What may be under way over one stream. gRPC's own window grows with the link, beyond a model of 44 MB, and what is in
+it lies in memory. With this one a link that takes 100 ms there and back still carries 40 MB per second."""
 _BOTH_ENDS = (
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),

@@ -18,6 +18,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg as StockFedAvg
 
+from benchmarks.speed.large_data import Peak
 from strategies.exchange import exchange
 from strategies.fedavg import FedAvg
 from strategies.messages import NOTICE, vector_of
@@ -57,6 +58,7 @@ def main(grid: Grid, context: Context) -> None:
     }
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
     processor: dict[str, list[float]] = {kind: [] for kind in kinds}
+    memory: dict[str, list[float]] = {kind: [] for kind in kinds}
     number = 0
     for kind in kinds if plan["warm_up"] else []:  # does not count: Ray starts, data is loaded
         number += 1
@@ -67,14 +69,17 @@ def main(grid: Grid, context: Context) -> None:
         for kind in kinds:
             number += 1
             started, busy, sites_busy = time.perf_counter(), _busy(), _sites_busy()
-            came_of_it = rounds[kind](number)
+            with Peak() as peak:
+                came_of_it = rounds[kind](number)
             seconds[kind].append(time.perf_counter() - started)
             processor[kind].append(_busy() - busy)
+            memory[kind].append(peak.own)
             at_sites[kind].append(_sites_busy() - sites_busy)
             if kind == "ours":
                 totals.append(came_of_it[1])
     model = _ours(grid, ours, start, 1)[0] if "ours" in kinds else ""
-    found = {**seconds, "processor": processor, "sites": at_sites, "computed": totals, "model": model}
+    found = {**seconds, "processor": processor, "sites": at_sites, "memory": memory}
+    found |= {"computed": totals, "model": model}
     written = Path(f"{plan['output']}.new")
     written.write_text(json.dumps(found), encoding="utf-8")
     written.rename(plan["output"])

@@ -4,7 +4,7 @@
     python -m benchmarks.speed.rounds simulation --output docs/results/rounds-simulation
 
 `deployment`: real SuperLink and SuperNodes on this machine, in three arms: stock Flower; messages; sessions.
-`simulation`: Flower's Ray simulation with 10, 100 and 1,000 virtual clients. Figures are medians over repetitions that
+`simulation`: Flower's Ray simulation with 10 to 3,000 virtual clients. Figures are medians over repetitions that
 take turns in one run; ratios are medians of the ratios of neighbours.
 """
 
@@ -154,6 +154,7 @@ def _time_arm(arm: Arm, config: dict[str, ConfigValue], clients: int, repeats: i
                 raise typer.Exit(1)
         found = json.loads(result.read_text(encoding="utf-8"))
     processor, sites = found.pop("processor"), found.pop("sites")
+    found.pop("memory")
     totals = found.pop("computed")
     work = [max(after[c] - before.get(c, 0.0) for c in after) for before, after in pairwise(totals) if after]
     return {
@@ -208,7 +209,7 @@ def _write_arms(output: Path, title: str, found: dict[str, Seconds], clients: in
 @app.command()
 def simulation(
     output: Annotated[Path, typer.Option(help="Where the figures go, without suffix.")],
-    clients: list[int] = [10, 100, 1000],  # noqa: B006 - typer reads the default from here
+    clients: list[int] = [10, 100, 1000, 3000],  # noqa: B006 - typer reads the default from here
     repeats: int = 5,
 ) -> None:
     """Count rounds a minute with virtual clients on Ray."""
@@ -235,7 +236,7 @@ def simulation(
             command += ["--run-config", config_argument(config)]
             try:
                 done = subprocess.run(
-                    command, env=variables, capture_output=True, text=True, timeout=900, check=False
+                    command, env=variables, capture_output=True, text=True, timeout=3600, check=False
                 )
             finally:
                 kill_local_superlink(home)
@@ -243,8 +244,9 @@ def simulation(
                 console.print(done.stdout[-4000:], done.stderr[-4000:])
                 raise typer.Exit(1)
             seconds = json.loads(result.read_text(encoding="utf-8"))
-            found[f"{count:,} virtual clients"] = {kind: seconds[kind] for kind in plan.kinds}
-    _write(output, "Ray simulation on this machine, logistic on digits", found)
+            memory = {f"{kind}, bytes": seconds["memory"][kind] for kind in plan.kinds}
+            found[f"{count:,} virtual clients"] = {kind: seconds[kind] for kind in plan.kinds} | memory
+        _write(output, "Ray simulation on this machine, logistic on digits", found)
 
 
 def _write(output: Path, title: str, found: dict[str, Seconds]) -> None:
@@ -255,7 +257,9 @@ def _write(output: Path, title: str, found: dict[str, Seconds]) -> None:
         to_round = statistics.median(b / a for a, b in zip(ours, unlearning, strict=True))
         middle = [statistics.median(values) for values in (stock, ours, unlearning)]
         first, second, third = (f"{value:.2f}" for value in middle)
-        rows.append([name, first, second, f"{ratio:.3f}", third, f"{to_round:.3f}", f"{60 / middle[1]:.1f}"])
+        most = [max(seconds[f"{kind}, bytes"]) / 1e6 for kind in ("stock", "ours")]
+        row = [name, first, second, f"{ratio:.3f}", third, f"{to_round:.3f}", f"{60 / middle[1]:.1f}"]
+        rows.append([*row, *(f"{one:.0f}" for one in most)])
     headings = [
         "",
         "Flower's FedAvg, s",
@@ -264,8 +268,12 @@ def _write(output: Path, title: str, found: dict[str, Seconds]) -> None:
         "PUF-Regular round, s",
         "ratio to a training round",
     ]
-    lines = [f"# {title}", "", *table([*headings, "rounds a minute"], rows), ""]
-    lines += [f"{os.cpu_count()} cores, {platform.machine()}; medians of {len(stock)} that take turns."]
+    headings += ["rounds per minute", "server in Flower's FedAvg, MB", "in ours, MB"]
+    lines = [f"# {title}", "", *table(headings, rows), ""]
+    lines += [
+        f"{os.cpu_count()} cores, {platform.machine()}; medians of {len(stock)} that take turns. Memory is the most "
+        "that the ServerApp's process, in which Ray's driver is, held of its own during a round; all kinds share it."
+    ]
     write(output, lines, found)
 
 

@@ -211,8 +211,9 @@ def _load(context: Context) -> Json:
         CheckpointError: it is damaged; a round could be answered twice.
     """
     directory, text = state_dir_of(context.node_config), "{}"
-    if directory is None and SECURE_ROUND in records_of(context.state, ConfigRecord):
-        text = str(records_of(context.state, ConfigRecord)[SECURE_ROUND][_ROUND])
+    kept = records_of(context.state, ConfigRecord).get(SECURE_ROUND)
+    if directory is None and kept is not None:
+        text = str(kept[_ROUND])
     elif directory is not None and (directory / SECURE_ROUND).exists():
         text = (directory / SECURE_ROUND).read_text(encoding="utf-8")
     try:

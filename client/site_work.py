@@ -20,7 +20,7 @@ from unlearning.methods.method import ClientSite, Need
 from unlearning.pseudonyms import names_of, reveal
 from unlearning.requests import NOTHING, Forget
 from unlearning.runtime.json_codec import from_plain
-from unlearning.runtime.peak_memory import free_memory
+from unlearning.runtime.peak_memory import GB, free_memory
 from unlearning.task_contract import check_task, refuse_coupled, unhidden
 from unlearning.tasks import drop_own_data
 from unlearning.tasks.own_code import load_own_site
@@ -29,7 +29,6 @@ from unlearning.training import TrainingSettings, check_frozen_part
 
 MODELS_HELD = 3
 """What work with a model holds at least, in models: its parameters, their gradients, and the answer."""
-GB = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

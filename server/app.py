@@ -68,7 +68,7 @@ from strategies.roster import Roster
 from strategies.round_plan import RoundPlan
 from strategies.sessions.endpoint import Endpoint
 from strategies.sessions.framing import MAX_INSTRUCTION_BYTES
-from strategies.sessions.session_grid import GB, SessionGrid
+from strategies.sessions.session_grid import SessionGrid
 from strategies.settings.run_config import RunSettings
 from strategies.settings.task_source import LoadTest, MakeTask, TaskSource
 from unlearning.certified.secret_noise import noise_secret
@@ -79,6 +79,7 @@ from unlearning.methods.method import Need
 from unlearning.methods.registry import method_named
 from unlearning.parameters import content_hash, size_of_vector
 from unlearning.runtime.durable_files import keep_private, write_atomically
+from unlearning.runtime.peak_memory import GB
 from unlearning.task_contract import check_task, couples_examples, refuse_coupled
 from unlearning.tasks.own_code import load_own_test
 from unlearning.tasks.task import Examples, Task

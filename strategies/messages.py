@@ -220,10 +220,10 @@ def reply_of(content: RecordDict, *, max_size: int | None = None) -> Reply:
     if "error" in told:
         raise UpdateRefused(as_line(told["error"]))
     vector, arrays = _arrays_of(content, max_size)
-    if METRICS not in records_of(content, MetricRecord):
+    sent = records_of(content, MetricRecord).get(METRICS)
+    if sent is None:
         raise UpdateRefused("The reply carries no metrics.")
-    sent = records_of(content, MetricRecord)[METRICS].items()
-    metrics = {name: float(value) for name, value in sent if isinstance(value, int | float)}
+    metrics = {name: float(value) for name, value in sent.items() if isinstance(value, int | float)}
     count, values = metrics.pop(NUM_EXAMPLES, 0.0), told.get("values", {})
     if not 0 <= count <= MAX_EXAMPLES or count != int(count):  # NaN is in no interval
         raise UpdateRefused(f"The reply counts {count:g} examples.")
@@ -262,9 +262,9 @@ def named_arrays(content: RecordDict) -> dict[str, NDArray[Any]]:
     Raises:
         UpdateRefused: one cannot be read.
     """
-    if ARRAYS not in records_of(content, ArrayRecord):
+    record = records_of(content, ArrayRecord).get(ARRAYS)
+    if record is None:
         return {}
-    record = records_of(content, ArrayRecord)[ARRAYS]
     _check_number(record)
     return {name: numbers_of(name, array) for name, array in record.items()}
 
@@ -315,9 +315,9 @@ def count_bytes(content: RecordDict) -> int:
 
 
 def _arrays_of(content: RecordDict, max_size: int | None = None) -> tuple[Vector, dict[str, NDArray[Any]]]:
-    if ARRAYS not in records_of(content, ArrayRecord):
+    record = records_of(content, ArrayRecord).get(ARRAYS)
+    if record is None:
         raise UpdateRefused("The message carries no arrays.")
-    record = records_of(content, ArrayRecord)[ARRAYS]
     return vector_of(record, max_size=max_size), beside_the_model(record)
 
 

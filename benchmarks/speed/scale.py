@@ -10,7 +10,7 @@ one invitation to a site and nothing of a round, no ledger, and no test set. The
 
 All that is not training is set beside a *raw copy*: the processor seconds that the same bytes take over a bare loopback
 socket to another process and back, both ends together. *gRPC alone* is one end of a stream that carries them and does
-nothing else: no session takes less. A run that was stopped goes on with what its JSON lacks.
+nothing else: no session takes less for exact numbers. A run that was stopped goes on with what its JSON lacks.
 """
 
 import json

@@ -167,8 +167,8 @@ def answer_payload(told: Payload, asked: RecordDict, content: RecordDict) -> Pay
     Where the model came in a wire dtype, the answer's model goes as its difference from that in the same.
     """
     values: Json = {_TEXT: text_of(content)}
-    if METRICS in records_of(content, MetricRecord):
-        values[METRICS] = dict(records_of(content, MetricRecord)[METRICS])
+    if (metrics := records_of(content, MetricRecord).get(METRICS)) is not None:
+        values[METRICS] = dict(metrics)
     payload = Payload(exchange=told.exchange, values=values, arrays=_arrays(content))
     wire_dtype, model = told.values.get(_ROUNDED), payload.arrays.get(VECTOR)
     if wire_dtype is None or model is None:

@@ -26,10 +26,11 @@ from strategies.exchange import NO_ANSWER, REFUSED, UNABLE
 from strategies.messages import WHOAMI, count_bytes
 from strategies.sessions.client_connections import CANNOT_KEEP, ClientConnection, ClientConnections
 from strategies.sessions.endpoint import MAX_CLIENTS, Endpoint, serve
-from strategies.sessions.framing import MAX_INSTRUCTION_BYTES
+from strategies.sessions.framing import MAX_INSTRUCTION_BYTES, Payload
 from strategies.sessions.invitations import FlowerMessages, Invitations
 from strategies.sessions.payloads import SharedArrays, answer_content, message_payload
 from unlearning.errors import SessionError
+from unlearning.runtime.peak_memory import GB
 from unlearning.untrusted import MAX_JSON_BYTES, reason_of
 
 _log = getLogger(__name__)
@@ -45,7 +46,6 @@ ENDING_S = 30.0
 NODES_S = 1.0
 """How old the SuperLink's list of nodes online may be: to ask for it takes longer than a round's arithmetic, and it
 counts a node as online for half a minute after its last heartbeat."""
-GB = 1e9
 _LOST = 1  # the code of an error reply, as Flower's own mean: no answer will come
 
 
@@ -283,20 +283,15 @@ class SessionGrid(Grid):
         with self._lines.changed:
             asked = line.asked
             assert asked is not None, "a message that is pending is its node's newest"
-            if line.answer is not None:
-                self._invitations.note_arrival(line.node_id)
-                try:
-                    return Message(answer_content(line.answer, asked.content, self._spool), reply_to=asked)
-                except OSError as exc:
-                    return Message(Error(_LOST, f"{CANNOT_KEEP}: {exc}"), reply_to=asked)
-                except Exception as exc:  # noqa: BLE001 - the bytes are the client's, and so is what they lead to
-                    return Message(Error(REFUSED, reason_of(exc)), reply_to=asked)
-            self._note_loss(line, now)
-            is_delivered = line.delivered >= line.number
-            if not line.lost and not line.is_leaving:
-                since = max(line.asked_at, line.attached_at or now)
-                late = f"{NO_ANSWER} {timeout_s:g} s"
-                return Message(Error(_LOST, late), reply_to=asked) if now - since > timeout_s else None
+            if (answer := line.answer) is None:
+                self._note_loss(line, now)
+                is_delivered = line.delivered >= line.number
+                if not line.lost and not line.is_leaving:
+                    since = max(line.asked_at, line.attached_at or now)
+                    late = f"{NO_ANSWER} {timeout_s:g} s"
+                    return Message(Error(_LOST, late), reply_to=asked) if now - since > timeout_s else None
+        if answer is not None:
+            return self._read(line.node_id, answer, asked)
         self._lines.end(line)
         self._nodes_at = -math.inf  # it may be online no longer
         if line.is_unable:
@@ -311,3 +306,13 @@ class SessionGrid(Grid):
             if is_sent or key in self._by_flower:
                 return None
         return Message(Error(REFUSED if line.is_refused else _LOST, line.lost), reply_to=asked)
+
+    def _read(self, node_id: int, answer: Payload, asked: Message) -> Message:
+        """Return a node's answer, or why it is lost or refused. Not under the lock: one in 16 bits takes a while."""
+        self._invitations.note_arrival(node_id)
+        try:
+            return Message(answer_content(answer, asked.content, self._spool), reply_to=asked)
+        except OSError as exc:
+            return Message(Error(_LOST, f"{CANNOT_KEEP}: {exc}"), reply_to=asked)
+        except Exception as exc:  # noqa: BLE001 - the bytes are the client's, and so is what they lead to
+            return Message(Error(REFUSED, reason_of(exc)), reply_to=asked)

@@ -41,8 +41,8 @@ def rounded_bits(
     """
     found = np.empty(len(numbers), _BITS)
     for part in parts(len(numbers)):
-        exact = numbers[part] if minus is None else numbers[part] - minus[part]
-        rounded = torch.from_numpy(np.array(exact)).to(WIRE_DTYPES[wire_dtype])
+        exact = np.array(numbers[part]) if minus is None else numbers[part] - minus[part]
+        rounded = torch.from_numpy(exact).to(WIRE_DTYPES[wire_dtype])
         if not rounded.isfinite().all() and np.isfinite(exact).all():
             return None
         found[part] = rounded.view(torch.int16).numpy()

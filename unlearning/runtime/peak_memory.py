@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import psutil
 
+GB = 1e9
 MAX_BYTES = 2**63 - 1
 LOOK_EVERY_S = 0.05
 _STATUS = Path("/proc/self/status")

@@ -4,7 +4,9 @@
     python -m benchmarks.speed.rounds simulation --output docs/results/rounds-simulation
 
 `deployment`: real SuperLink and SuperNodes on this machine, in three arms: stock Flower; messages; sessions.
-`simulation`: Flower's Ray simulation with 10, 100 and 1,000 virtual clients (digits has 1,437 examples for them).
+`simulation`: Flower's Ray simulation with virtual clients. digits has 1,437 examples for them; for more clients:
+    FLOWER_UNLEARNING_DATA=DIRECTORY python -m benchmarks.speed.rounds simulation --dataset mnist \
+        --clients 1000 --clients 3000 --repeats 3 --output docs/results/rounds-simulation-mnist
 Figures are medians over repetitions that take turns in one run; ratios are medians of the ratios of neighbours.
 """
 
@@ -211,8 +213,9 @@ def simulation(
     output: Annotated[Path, typer.Option(help="Where the figures go, without suffix.")],
     clients: list[int] = [10, 100, 1000],  # noqa: B006 - typer reads the default from here
     repeats: int = 5,
+    dataset: str = "digits",
 ) -> None:
-    """Count rounds a minute with virtual clients on Ray."""
+    """Count rounds a minute with virtual clients on Ray; each of them must get an example of the data set."""
     found: dict[str, Seconds] = {}
     for count in clients:
         with tempfile.TemporaryDirectory() as name:
@@ -230,7 +233,7 @@ def simulation(
                 "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(port),
                 "OMP_NUM_THREADS": "1",
             }
-            config: dict[str, ConfigValue] = {"dataset": "digits", "model": "logistic", "num-clients": count}
+            config: dict[str, ConfigValue] = {"dataset": dataset, "model": "logistic", "num-clients": count}
             command = [program("flwr"), "run", str(app_dir), "local", "--stream"]
             command += ["--federation-config", f"num-supernodes={count}"]
             command += ["--run-config", config_argument(config)]
@@ -246,7 +249,7 @@ def simulation(
             seconds = json.loads(result.read_text(encoding="utf-8"))
             memory = {f"{kind}, bytes": seconds["memory"][kind] for kind in plan.kinds}
             found[f"{count:,} virtual clients"] = {kind: seconds[kind] for kind in plan.kinds} | memory
-        _write(output, "Ray simulation on this machine, logistic on digits", found)
+        _write(output, f"Ray simulation on this machine, logistic on {dataset}", found)
 
 
 def _write(output: Path, title: str, found: dict[str, Seconds]) -> None:

@@ -261,6 +261,8 @@ def train(
             loader = data_loader(examples, settings.batch_size, generator, loading, pin=pin)
             loss = run_own_training(task, model, loader, settings, after_step)
     gathered = state_of(optimizer) if kept is not None and optimizer is not None else {}
+    del optimizer
+    model.zero_grad()  # their room is the answer's
     return Trained(flatten(model), len(examples), loss, gathered)
 
 

@@ -5,12 +5,16 @@ milliseconds. Words are looked for in memory, the same way whatever the database
 the first search, and of requests that have changed since before each further one, so an erased text is found no more.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, timedelta
+from functools import reduce
+from operator import sub
 from threading import Lock
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from server.ledger import schema
 from server.ledger.records import DAY, request_id
@@ -91,42 +95,62 @@ def find(
 ) -> tuple[list[int], int]:
     """Return the numbers of a page's requests, in its order, and how many requests the filter finds."""
     conditions = _conditions(wanted, today)
-    page = slice(wanted.offset, wanted.offset + wanted.limit if wanted.limit else None)
+    leaves_few_out = not conditions or (wanted.urgent is False and len(conditions) == 1)
+    total = _count_all_but(_reasons(today)) if leaves_few_out and conditions else _count(*conditions)
     if words := wanted.text.lower().split()[:MAX_WORDS]:
         hits = searched.hits(connection, words)
         if not conditions and wanted.order in (None, Order.ARRIVAL):
-            return hits[:: -1 if wanted.descending else 1][page], len(hits)
-        if len(hits) > _MOST_NAMED:
-            among = set(hits)
-            ordered = connection.scalars(_ordered(wanted, conditions))
-            numbers = [number for number in ordered if number in among]
-            return numbers[page], len(numbers)
-        conditions.append(_requests.c.number.in_(hits))
-    total = _total(wanted, conditions, today)
-    listed = _ordered(wanted, conditions).add_columns(total.label("total"))
+            last = wanted.offset + wanted.limit if wanted.limit else None
+            return hits[:: -1 if wanted.descending else 1][wanted.offset : last], len(hits)
+        total = sa.func.count().over() if conditions else sa.literal(len(hits))
+        conditions.append(_among(connection, hits))
+    listed = _ordered(wanted, conditions, by_index=leaves_few_out).add_columns(total.label("total"))
     rows = connection.execute(listed.offset(wanted.offset).limit(wanted.limit or None)).all()
-    found = rows[0].total if rows else connection.scalar(sa.select(total)) if wanted.offset else 0
+    found = (
+        rows[0].total if rows else connection.scalar(sa.select(_count(*conditions))) if wanted.offset else 0
+    )
     return [row.number for row in rows], int(found or 0)
 
 
-def _total(
-    wanted: RequestFilter, conditions: Sequence[sa.ColumnElement[bool]], today: date
-) -> sa.ColumnElement[int]:
-    """Return how many requests meet the conditions, by an index where one has the number."""
-    if wanted.urgent is False and len(conditions) == 1:  # nearly all: the few others are counted
-        near, stuck, unshown = map(_count, _reasons(today))
-        return _count() - near - stuck - unshown
-    return _count(*conditions)
+def _among(connection: sa.Connection, numbers: Sequence[int]) -> sa.ColumnElement[bool]:
+    """Return that a request is one of these; of many, each is looked for among them, and not they in the table."""
+    number = _requests.c.number
+    if len(numbers) <= _MOST_NAMED:
+        return number.in_(numbers)
+    if connection.dialect.name == "postgresql":
+        return number == sa.any_(sa.literal(numbers, ARRAY(sa.Integer)))
+    listed = sa.func.json_each(json.dumps(numbers)).table_valued("value")
+    return _plain(number).in_(sa.select(listed.c.value))
+
+
+def _plain(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """Return a column's value as an expression, by which SQLite looks into no index of this column alone.
+
+    It has no statistics, and takes such an index for the shortest way also where the index has nearly all requests.
+    """
+    return sa.func.coalesce(column, column)
 
 
 def _count(*conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
     return sa.select(sa.func.count()).select_from(_requests).where(*conditions).scalar_subquery()
 
 
-def _ordered(wanted: RequestFilter, conditions: Iterable[sa.ColumnElement[bool]]) -> sa.Select[Any]:
+def _count_all_but(few: Iterable[sa.ColumnElement[bool]]) -> sa.ColumnElement[int]:
+    """Return how many requests meet none of the conditions, of which no request meets two: the few are counted."""
+    return reduce(sub, map(_count, few), _count())
+
+
+def _ordered(
+    wanted: RequestFilter, conditions: Iterable[sa.ColumnElement[bool]], *, by_index: bool
+) -> sa.Select[Any]:
+    """Return the query of the numbers in their order.
+
+    by_index: whether nearly all that an index of the order has is wanted; else it is sorted after it is found.
+    """
     column = COLUMNS[wanted.order or Order.ARRIVAL]
     columns = (column, _requests.c.number) if column is not _requests.c.number else (column,)
-    order = (one.desc() if wanted.descending else one for one in columns)
+    by = columns if by_index else [_plain(one) for one in columns]
+    order = (one.desc() if wanted.descending else one for one in by)
     return sa.select(_requests.c.number).where(*conditions).order_by(*order)
 
 
@@ -136,9 +160,9 @@ def _conditions(wanted: RequestFilter, today: date) -> list[sa.ColumnElement[boo
         (wanted.statuses, lambda: _requests.c.status.in_([str(one) for one in wanted.statuses])),
         (wanted.outcomes, lambda: _requests.c.outcome.in_([str(one) for one in wanted.outcomes])),
         (wanted.client_id, lambda: _requests.c.client_id == wanted.client_id),
-        (wanted.first, lambda: _requests.c.received_on >= wanted.first),
-        (wanted.last, lambda: _requests.c.received_on <= wanted.last),
-        (wanted.since, lambda: _requests.c.updated_at >= wanted.since),
+        (wanted.first, lambda: _plain(_requests.c.received_on) >= wanted.first),
+        (wanted.last, lambda: _plain(_requests.c.received_on) <= wanted.last),
+        (wanted.since, lambda: _plain(_requests.c.updated_at) >= wanted.since),
         (wanted.due, lambda: _is_due(wanted.due, today)),
         (wanted.held, lambda: _waits() & _requests.c.is_held),
         (wanted.urgent, lambda: _is_unshown(today) if wanted.outcomes else _is_urgent(today)),

@@ -1,12 +1,18 @@
 """What lists of requests are filtered, searched and sorted by, on both databases."""
 
+import itertools
+import re
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
+from server.console.request_list import FILTERS
 from server.ledger import Due, Ledger, Order, RequestFilter, request_search
+from server.ledger.database import Database
 from tests.ledgers import CLIENT_4, LATER, NOW, advance, submit
 from unlearning.gdpr import Amendment, Particulars
 from unlearning.requests import DeletionRequest, Status
@@ -113,6 +119,56 @@ def test_a_search_sees_what_another_process_has_changed_since_the_last_one(
     submit(other, key="e")
     assert found(ledger, text="montag") == [4]
     assert found(ledger, text="puf") == [1, 2, 4, 5]
+
+
+@pytest.mark.parametrize("most_named", [500, 0])
+def test_a_list_reads_no_row_of_a_request_that_it_does_not_find(
+    tmp_path: Path, most_named: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite says so of each filter in each order: an index has all that is compared, or the words have found them."""
+    monkeypatch.setattr(request_search, "_MOST_NAMED", most_named)
+    plans: list[str] = []
+
+    def explain(connection: sa.Connection, _cursor: Any, statement: str, values: Any, *_: Any) -> None:
+        if " AS total" not in statement or "ORDER BY" not in statement:
+            return  # it reads what was found, or what words are looked for in
+        raw = connection.connection.driver_connection
+        assert raw is not None
+        plans.extend(row[3] for row in raw.execute(f"EXPLAIN QUERY PLAN {statement}", values))
+
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    submit(ledger)
+    sa.event.listen(ledger.database._engine, "before_cursor_execute", explain)
+    periods: list[dict[str, Any]] = [{}, {"first": TODAY}, {"last": TODAY}, {"since": NOW}]
+    narrowed = [{**one, **other} for one, other in itertools.product(FILTERS.values(), periods)]
+    searches = [{**one, "text": "r-0"} for one in (*narrowed, {})]
+    for wanted, order in itertools.product([*narrowed, *periods[1:], *searches], Order):
+        ledger.requests.page(RequestFilter(**wanted, order=order, limit=50), today=TODAY)
+    reads = {plan for plan in plans if re.search(r"(SCAN|SEARCH) requests\b", plan)}
+    assert len(reads) > 3
+    assert [plan for plan in sorted(reads) if not re.search("COVERING INDEX|PRIMARY KEY", plan)] == []
+    ledger.close()
+
+
+def test_a_ledger_of_the_first_schema_becomes_one_of_the_newest(empty_url: str) -> None:
+    """Its lists find what they found, by the indexes of a new ledger."""
+    Ledger.open(empty_url).close()
+    database = Database(empty_url)
+    with database.writing() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
+        connection.exec_driver_sql("DROP INDEX ix_requests_status")
+        connection.exec_driver_sql(
+            "CREATE INDEX ix_requests_status ON requests (status, due_on, number, outcome)"
+        )
+    ledger = Ledger.open(empty_url)
+    submit(ledger)
+    assert found(ledger, statuses=(Status.RECEIVED,)) == [1]
+    with database.reading() as connection:
+        made = {one["name"]: one["column_names"] for one in sa.inspect(connection).get_indexes("requests")}
+    for index in request_search.schema.requests.indexes:
+        assert made[index.name] == [column.name for column in index.columns]
+    ledger.close()
+    database.close()
 
 
 def test_every_order_reads_an_index_and_sorts_no_whole_table() -> None:

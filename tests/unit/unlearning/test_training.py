@@ -267,3 +267,17 @@ def evaluate_pictures(build_model: Callable[[], nn.Module], *, channels_last: bo
     examples = Examples(pictures, torch.arange(5), np.asarray([str(i) for i in range(5)]))
     task = replace(TASK, build_model=build_model, channels_last=channels_last)
     return evaluate(task, initial_parameters(task, 0), examples)
+
+
+def test_the_answer_takes_the_gradients_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site holds two models at once: parameters and gradients, then parameters and the answer."""
+    with_gradients: list[bool] = []
+
+    def watched(model: nn.Module) -> NDArray[np.float64]:
+        with_gradients.append(any(parameter.grad is not None for parameter in model.parameters()))
+        return np.asarray(flatten(model))
+
+    start = initial_parameters(TASK, 1)
+    monkeypatch.setattr("unlearning.training.flatten", watched)
+    train(TASK, start, digits(), TrainingSettings())
+    assert with_gradients == [False]

@@ -12,13 +12,15 @@ from datetime import UTC, datetime
 
 from server.ledger import Order, RequestFilter, RequestPage, RoundRecord
 from server.service.access import Caller
-from server.service.calls import ClientStatus
+from server.service.calls import ClientStatus, FederationClients
 from server.service.client import DeletionClient
 from server.service.statuses import ServiceUnavailable
 from unlearning.errors import FlowerUnlearningError
 
 NEWEST_ROUNDS = 1000
 KEPT_PAGES = 50
+CLIENTS_S = 1.0
+"""How old the list of clients may be: it is the longest answer, and of each client says little that changes."""
 _AFTER_ALL = 2**62
 _NEWEST = RequestFilter(order=Order.CHANGED, descending=True, limit=1)
 
@@ -66,6 +68,8 @@ class Mirror:
         self._read_at = float("-inf")
         self._service = service
         self._pages: dict[RequestFilter, RequestPage] = {}
+        self._clients = FederationClients((), waiting="")
+        self._clients_at = float("-inf")
         self._reads_all = not caller.is_client  # a client may not read events and clients of others
 
     def now(self, *, not_older_than_s: float = 0.0) -> Snapshot:
@@ -117,7 +121,7 @@ class Mirror:
 
     def _rounds_and_clients(self, known: Snapshot) -> Snapshot:
         fresh = self._service.rounds(after=known.newest_round, limit=NEWEST_ROUNDS)
-        answer = self._service.clients() if self._reads_all else None
+        answer = self._newest_clients() if self._reads_all else None
         return replace(
             known,
             rounds=_by_number((*known.rounds, *fresh)) if fresh else known.rounds,
@@ -126,6 +130,12 @@ class Mirror:
             federation="" if answer is None else answer.federation,
             waiting="" if answer is None else answer.waiting,
         )
+
+    def _newest_clients(self) -> FederationClients:
+        if time.monotonic() - self._clients_at >= CLIENTS_S:
+            self._clients = self._service.clients()
+            self._clients_at = time.monotonic()
+        return self._clients
 
 
 def _by_number(records: Iterable[RoundRecord]) -> tuple[RoundRecord, ...]:

@@ -16,6 +16,7 @@ from server.service.calls import ClientStatus, FederationClients
 from server.service.client import DeletionClient
 from server.service.statuses import ServiceUnavailable
 from unlearning.errors import FlowerUnlearningError
+from unlearning.gdpr import today
 
 NEWEST_ROUNDS = 1000
 KEPT_PAGES = 50
@@ -67,7 +68,7 @@ class Mirror:
         self._known = Snapshot()
         self._read_at = float("-inf")
         self._service = service
-        self._pages: dict[RequestFilter, RequestPage] = {}
+        self._pages: dict[RequestFilter, tuple[object, RequestPage]] = {}  # with when they were read
         self._clients = FederationClients((), waiting="")
         self._clients_at = float("-inf")
         self._reads_all = not caller.is_client  # a client may not read events and clients of others
@@ -81,21 +82,24 @@ class Mirror:
             return self._known
 
     def page(self, wanted: RequestFilter) -> RequestPage:
-        """Return a page of the requests; while the service is away, as it was shown last.
+        """Return a page of the requests: as it was shown last while nothing has happened since, or the service is away.
 
         Raises:
             ServiceUnavailable: the service is away, and the page was not shown before.
         """
+        with self._lock:
+            at, kept = (self._known.changed, today()), self._pages.get(wanted)
+        if kept is not None and kept[0] == at:
+            return kept[1]
         try:
             found = self._service.page(wanted)
         except ServiceUnavailable:
-            with self._lock:
-                if wanted not in self._pages:
-                    raise
-                return self._pages[wanted]
+            if kept is None:
+                raise
+            return kept[1]
         with self._lock:
             self._pages.pop(wanted, None)
-            self._pages[wanted] = found
+            self._pages[wanted] = at, found
             if len(self._pages) > KEPT_PAGES:
                 del self._pages[next(iter(self._pages))]
         return found

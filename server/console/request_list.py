@@ -206,12 +206,13 @@ def _once(needed: Mapping[str, RequestPage]) -> dict[str, list[DeletionRequest]]
 
 def register_page(console: Console, request: Request) -> Response:
     """Show the requests of a period, and where to export them."""
-    asked = _period(request)
+    asked, known = _period(request), console.mirror.now()
     wanted = replace(asked.wanted, limit=1)
     return console.render(
         request,
         "register.html",
         status=422 if asked.problems else 200,
+        known=known,
         asked=asked,
         typed={name: request.query_params.get(name, "") for name in ("first", "last")},
         listed=page_of(console, asked.wanted, asked.page),

@@ -11,14 +11,16 @@ An answer with a single field is the value of that field.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import UTC, date, datetime
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
+from operator import attrgetter
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 _Sent = TypeVar("_Sent", bound=Message)
 _Read = TypeVar("_Read", bound="DataclassInstance")
+_PLAIN = (str, int, float, bool)
+_ABSENT = object()
 
 
 def to_message(kind: type[_Sent], value: Any) -> _Sent:
@@ -52,25 +56,10 @@ def from_message(kind: type[_Read], message: Message, **given: Any) -> _Read:
     Raises:
         InvalidRequest: a value is not of its field's type, or the dataclass refuses it.
     """
-    known, hints = message.DESCRIPTOR.fields_by_name, _hints(kind)
     values = dict(given)
-    for item in fields(kind):
-        hint = hints[item.name]
-        if item.name in values:
-            continue
-        if f"{item.name}_json" in known:
-            values[item.name] = parse_object(item.name, getattr(message, f"{item.name}_json"))
-        elif item.name in known:
-            if known[item.name].has_presence and not message.HasField(item.name):
-                if not _is_required(item):
-                    continue
-                if _parts(hint)[1]:
-                    values[item.name] = None
-                    continue
-            values[item.name] = _value(item.name, hint, getattr(message, item.name))
-        elif is_dataclass(hint):
-            inner: Any = hint
-            values[item.name] = from_message(inner, message)
+    for name, read in _readers(kind, message.DESCRIPTOR):
+        if name not in values and (value := read(message)) is not _ABSENT:
+            values[name] = value
     return kind(**values)
 
 
@@ -117,20 +106,28 @@ def parse_object(name: str, text: str) -> Mapping[str, Any]:
 
 
 def _fill(message: Message, value: Any) -> None:
-    known = message.DESCRIPTOR.fields_by_name
     kind: Any = type(value)
-    for name in field_names(kind):
+    for name, is_inner in _names(kind, message.DESCRIPTOR):
         found = getattr(value, name)
-        if name in known or f"{name}_json" in known:
+        if not is_inner:
             _set(message, name, found)
         elif is_dataclass(found):
             _fill(message, found)
 
 
+@cache
+def _names(kind: Any, message: Descriptor) -> list[tuple[str, bool]]:
+    """Return a dataclass's fields, and whether the message has the fields of each in its place."""
+    known = message.fields_by_name
+    return [(name, name not in known and f"{name}_json" not in known) for name in field_names(kind)]
+
+
 def _set(message: Message, name: str, value: Any) -> None:
-    if value is None:
+    if type(value) in _PLAIN:
+        setattr(message, name, value)
+    elif value is None:
         return
-    if f"{name}_json" in message.DESCRIPTOR.fields_by_name:
+    elif _is_json(message.DESCRIPTOR, name):
         plain = to_plain(value) if is_dataclass(value) else dict(value)
         setattr(message, f"{name}_json", json.dumps(plain))
     elif isinstance(value, datetime):
@@ -145,12 +142,43 @@ def _set(message: Message, name: str, value: Any) -> None:
         setattr(message, name, value)
 
 
+@cache
+def _is_json(message: Descriptor, name: str) -> bool:
+    return f"{name}_json" in message.fields_by_name
+
+
 def _extend(repeated: Any, values: Any) -> None:
     for value in values:
         if is_dataclass(value):
             _fill(repeated.add(), value)
         else:
             repeated.append(value)
+
+
+@cache
+def _readers(kind: Any, message: Descriptor) -> list[tuple[str, Callable[[Message], Any]]]:
+    """Return what reads each field of a dataclass from a message; `_ABSENT` where the message leaves it out."""
+    known, hints = message.fields_by_name, get_type_hints(kind)
+    found = ((item.name, _reader(item, hints[item.name], known)) for item in fields(kind))
+    return [(name, read) for name, read in found if read is not None]
+
+
+def _reader(item: Field[Any], hint: Any, known: Mapping[str, Any]) -> Callable[[Message], Any] | None:
+    name, as_json = item.name, f"{item.name}_json"
+    if as_json in known:
+        return lambda message: parse_object(name, getattr(message, as_json))
+    if name not in known:
+        inner: Any = hint
+        return partial(from_message, inner) if is_dataclass(hint) else None
+    if not known[name].has_presence:
+        return (
+            attrgetter(name) if hint in _PLAIN else lambda message: _value(name, hint, getattr(message, name))
+        )
+    is_required, may_be_none = item.default is MISSING and item.default_factory is MISSING, _parts(hint)[1]
+    if is_required and not may_be_none:
+        return lambda message: _value(name, hint, getattr(message, name))
+    absent = None if is_required else _ABSENT
+    return lambda message: _value(name, hint, getattr(message, name)) if message.HasField(name) else absent
 
 
 def _value(name: str, hint: Any, raw: Any) -> Any:
@@ -214,12 +242,3 @@ def _several(name: str, origin: type, kind: Any, raw: Any) -> Any:
             field=name,
         )
     return found
-
-
-def _is_required(item: Field[Any]) -> bool:
-    return item.default is MISSING and item.default_factory is MISSING
-
-
-@cache
-def _hints(kind: type) -> Mapping[str, Any]:
-    return get_type_hints(kind)

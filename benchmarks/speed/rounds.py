@@ -4,9 +4,11 @@
     python -m benchmarks.speed.rounds simulation --output docs/results/rounds-simulation
 
 `deployment`: real SuperLink and SuperNodes on this machine, in three arms: stock Flower; messages; sessions.
-`simulation`: Flower's Ray simulation with virtual clients. digits has 1,437 examples for them; for more clients:
-    FLOWER_UNLEARNING_DATA=DIRECTORY python -m benchmarks.speed.rounds simulation --dataset mnist \
-        --clients 1000 --clients 3000 --repeats 3 --output docs/results/rounds-simulation-mnist
+`simulation`: Flower's Ray simulation with 10, 100 and 1,000 virtual clients. digits has 1,437 examples for them; with
+MNIST (from the directory FLOWER_UNLEARNING_DATA) there are 3,000 too:
+
+    python -m benchmarks.speed.rounds simulation --dataset mnist --output docs/results/rounds-simulation-mnist
+
 Figures are medians over repetitions that take turns in one run; ratios are medians of the ratios of neighbours.
 """
 
@@ -211,13 +213,13 @@ def _write_arms(output: Path, title: str, found: dict[str, Seconds], clients: in
 @app.command()
 def simulation(
     output: Annotated[Path, typer.Option(help="Where the figures go, without suffix.")],
-    clients: list[int] = [10, 100, 1000],  # noqa: B006 - typer reads the default from here
+    clients: Annotated[list[int] | None, typer.Option(help="As the dataset has examples for.")] = None,
     repeats: int = 5,
     dataset: str = "digits",
 ) -> None:
     """Count rounds a minute with virtual clients on Ray; each of them must get an example of the data set."""
     found: dict[str, Seconds] = {}
-    for count in clients:
+    for count in clients or (10, 100, 1000, *([3000] if dataset != "digits" else [])):
         with tempfile.TemporaryDirectory() as name:
             directory = Path(name)
             result = directory / "seconds.json"

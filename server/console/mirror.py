@@ -6,9 +6,10 @@ and say so.
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 from server.ledger import Order, RequestFilter, RequestPage, RoundRecord
 from server.service.access import Caller
@@ -23,6 +24,7 @@ KEPT_PAGES = 50
 CLIENTS_S = 1.0
 """How old the list of clients may be: it is the longest answer, and of each client says little that changes."""
 _AFTER_ALL = 2**62
+_Read = TypeVar("_Read")
 _NEWEST = RequestFilter(order=Order.CHANGED, descending=True, limit=1)
 
 
@@ -68,7 +70,7 @@ class Mirror:
         self._known = Snapshot()
         self._read_at = float("-inf")
         self._service = service
-        self._pages: dict[RequestFilter, tuple[object, RequestPage]] = {}  # with when they were read
+        self._pages: dict[Hashable, tuple[object, Any]] = {}  # by what was asked for, with when it was read
         self._clients = FederationClients((), waiting="")
         self._clients_at = float("-inf")
         self._reads_all = not caller.is_client  # a client may not read events and clients of others
@@ -87,16 +89,31 @@ class Mirror:
         Raises:
             ServiceUnavailable: the service is away, and the page was not shown before.
         """
+        return self._read_once(wanted, lambda: self._service.page(wanted))
+
+    def totals(self, lists: Mapping[str, RequestFilter]) -> dict[str, int]:
+        """Return how many requests each filter finds, by its name; kept like pages.
+
+        Raises:
+            ServiceUnavailable: as for pages.
+        """
+        wanted = tuple(lists.values())
+        return dict(zip(lists, self._read_once(wanted, lambda: self._service.totals(wanted)), strict=True))
+
+    def _read_once(self, wanted: Hashable, read: Callable[[], _Read]) -> _Read:
+        at: object
+        found: _Read
         with self._lock:
             at, kept = (self._known.changed, today()), self._pages.get(wanted)
         if kept is not None and kept[0] == at:
-            return kept[1]
+            found = kept[1]
+            return found
         try:
-            found = self._service.page(wanted)
+            found = read()
         except ServiceUnavailable:
             if kept is None:
                 raise
-            return kept[1]
+            at, found = kept
         with self._lock:
             self._pages.pop(wanted, None)
             self._pages[wanted] = at, found

@@ -148,10 +148,8 @@ def requests_page(
     asked, known = ListQuery.of(request.query_params), console.mirror.now()
     wanted = asked.wanted if asked.is_narrowed else replace(asked.wanted, urgent=False)
     is_work_list = not asked.is_narrowed and asked.page == 1
-    # where only their numbers are shown, one request of each is enough
-    needed = {
-        name: console.mirror.page(_needed(name, NEEDED_AT_ONCE if is_work_list else 1)) for name in NEEDS
-    }
+    counts = console.mirror.totals({name: _needed(name) for name in NEEDS})
+    shown = [name for name, total in counts.items() if total] if is_work_list else []
     return console.render(
         request,
         "requests.html",
@@ -159,8 +157,8 @@ def requests_page(
         live=not problems,
         known=known,
         asked=asked,
-        needed=_once(needed) if is_work_list else {},
-        counts={name: page.total for name, page in needed.items()},
+        needed=_once({name: console.mirror.page(_needed(name)) for name in shown}),
+        counts=counts,
         listed=page_of(console, wanted, asked.page),
         sorts=SORTS,
         filters=FILTERS,
@@ -188,10 +186,10 @@ def delete_filter(console: Console, _request: Request, form: FormData) -> Respon
     return RedirectResponse("/requests", status_code=303)
 
 
-def _needed(name: str, limit: int) -> RequestFilter:
+def _needed(name: str) -> RequestFilter:
     # all others need a person whenever they are in this state
     urgent = True if name == "not shown" else None
-    return RequestFilter(**FILTERS[name], urgent=urgent, order=Order.DUE, limit=limit)
+    return RequestFilter(**FILTERS[name], urgent=urgent, order=Order.DUE, limit=NEEDED_AT_ONCE)
 
 
 def _once(needed: Mapping[str, RequestPage]) -> dict[str, list[DeletionRequest]]:
@@ -207,7 +205,6 @@ def _once(needed: Mapping[str, RequestPage]) -> dict[str, list[DeletionRequest]]
 def register_page(console: Console, request: Request) -> Response:
     """Show the requests of a period, and where to export them."""
     asked, known = _period(request), console.mirror.now()
-    wanted = replace(asked.wanted, limit=1)
     return console.render(
         request,
         "register.html",
@@ -216,7 +213,7 @@ def register_page(console: Console, request: Request) -> Response:
         asked=asked,
         typed={name: request.query_params.get(name, "") for name in ("first", "last")},
         listed=page_of(console, asked.wanted, asked.page),
-        counts={one: console.mirror.page(replace(wanted, statuses=(one,))).total for one in Status},
+        counts=console.mirror.totals({str(one): replace(asked.wanted, statuses=(one,)) for one in Status}),
         sorts=SORTS,
     )
 

@@ -33,7 +33,7 @@ from server.ledger.records import (
     Refusal,
     RoundRecord,
 )
-from server.ledger.request_filter import Due, Order, RequestFilter, RequestPage
+from server.ledger.request_filter import Due, Order, RequestFilter, RequestLists, RequestPage
 
 if TYPE_CHECKING:
     from server.ledger.store import Ledger
@@ -63,6 +63,7 @@ __all__ = [
     "Quota",
     "Refusal",
     "RequestFilter",
+    "RequestLists",
     "RequestPage",
     "RoundRecord",
 ]

@@ -56,6 +56,13 @@ class RequestFilter:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestLists:
+    """Several lists, of which only the totals are wanted."""
+
+    lists: tuple[RequestFilter, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RequestPage:
     """Requests in order. total: how many the filter finds, on all pages together; after: counted from there."""
 

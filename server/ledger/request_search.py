@@ -94,22 +94,54 @@ def find(
     connection: sa.Connection, wanted: RequestFilter, today: date, searched: Searched
 ) -> tuple[list[int], int]:
     """Return the numbers of a page's requests, in its order, and how many requests the filter finds."""
-    conditions = _conditions(wanted, today)
-    leaves_few_out = not conditions or (wanted.urgent is False and len(conditions) == 1)
-    total = _count_all_but(_reasons(today)) if leaves_few_out and conditions else _count(*conditions)
-    if words := wanted.text.lower().split()[:MAX_WORDS]:
-        hits = searched.hits(connection, words)
-        if not conditions and wanted.order in (None, Order.ARRIVAL):
-            last = wanted.offset + wanted.limit if wanted.limit else None
-            return hits[:: -1 if wanted.descending else 1][wanted.offset : last], len(hits)
+    conditions, hits = _conditions(wanted, today), _hits(connection, wanted, searched)
+    leaves_few_out = _leaves_few_out(wanted, conditions)
+    if hits is None:
+        total = _total(wanted, conditions, today)
+    elif conditions or wanted.order not in (None, Order.ARRIVAL):
         total = sa.func.count().over() if conditions else sa.literal(len(hits))
         conditions.append(_among(connection, hits))
-    listed = _ordered(wanted, conditions, by_index=leaves_few_out).add_columns(total.label("total"))
+    else:
+        last = wanted.offset + wanted.limit if wanted.limit else None
+        return hits[:: -1 if wanted.descending else 1][wanted.offset : last], len(hits)
+    # one state's requests are in an index in the order of their deadlines
+    by_index = leaves_few_out or (wanted.order is Order.DUE and len(wanted.statuses) == 1)
+    listed = _ordered(wanted, conditions, by_index=by_index).add_columns(total.label("total"))
     rows = connection.execute(listed.offset(wanted.offset).limit(wanted.limit or None)).all()
     found = (
         rows[0].total if rows else connection.scalar(sa.select(_count(*conditions))) if wanted.offset else 0
     )
     return [row.number for row in rows], int(found or 0)
+
+
+def count(connection: sa.Connection, wanted: RequestFilter, today: date, searched: Searched) -> int:
+    """Return how many requests the filter finds."""
+    conditions, hits = _conditions(wanted, today), _hits(connection, wanted, searched)
+    if hits is None:
+        return int(connection.scalar(sa.select(_total(wanted, conditions, today))) or 0)
+    if not conditions:
+        return len(hits)
+    return int(connection.scalar(sa.select(_count(*conditions, _among(connection, hits)))) or 0)
+
+
+def _hits(connection: sa.Connection, wanted: RequestFilter, searched: Searched) -> list[int] | None:
+    """Return the numbers of the requests that have the words, in order of arrival; None where no words are given."""
+    words = wanted.text.lower().split()[:MAX_WORDS]
+    return searched.hits(connection, words) if words else None
+
+
+def _total(
+    wanted: RequestFilter, conditions: Sequence[sa.ColumnElement[bool]], today: date
+) -> sa.ColumnElement[int]:
+    """Return how many requests meet the conditions; where these leave few out, the few are counted."""
+    if not conditions or not _leaves_few_out(wanted, conditions):
+        return _count(*conditions)
+    return reduce(sub, map(_count, _reasons(today)), _count())
+
+
+def _leaves_few_out(wanted: RequestFilter, conditions: Sequence[sa.ColumnElement[bool]]) -> bool:
+    """Return whether the conditions leave out nothing, or only what needs a person."""
+    return not conditions or (wanted.urgent is False and len(conditions) == 1)
 
 
 def _among(connection: sa.Connection, numbers: Sequence[int]) -> sa.ColumnElement[bool]:
@@ -133,11 +165,6 @@ def _plain(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
 
 def _count(*conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
     return sa.select(sa.func.count()).select_from(_requests).where(*conditions).scalar_subquery()
-
-
-def _count_all_but(few: Iterable[sa.ColumnElement[bool]]) -> sa.ColumnElement[int]:
-    """Return how many requests meet none of the conditions, of which no request meets two: the few are counted."""
-    return reduce(sub, map(_count, few), _count())
 
 
 def _ordered(

@@ -158,6 +158,11 @@ class Requests:
         by_number = {request_number(request.id): request for request in found}
         return RequestPage(tuple(by_number[number] for number in numbers), total)
 
+    def totals(self, lists: Iterable[RequestFilter], *, today: date) -> tuple[int, ...]:
+        """Return how many requests each filter finds, in order; deadlines are seen from `today`."""
+        with self.database.reading() as connection:
+            return tuple(request_search.count(connection, one, today, self.searched) for one in lists)
+
     def last_retry(self, request_id: str) -> LastRetry:
         """Return what a request's newest retry says, or of one that was filed in another's place its filing."""
         events = schema.events

@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from server.ledger import ClientRecord, Event, NewRequest, RequestFilter
+from server.ledger import ClientRecord, Event, NewRequest, RequestFilter, RequestLists
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import MAX_EXTENSION_DAYS, MAX_REASON_LENGTH, check_extension, check_reason
 from unlearning.requests import Target
@@ -200,6 +200,7 @@ CALLS: Mapping[str, Call] = {
     "SubmitSamples": Call(roles=_FILERS),
     "GetRequest": Call(roles=_ALL, step="get"),
     "ListRequests": Call(roles=_ALL, step="list_requests", request=RequestFilter),
+    "CountRequests": Call(roles=_ALL, step="count_requests", request=RequestLists),
     **{f"{name.capitalize()}Request": Call(roles=verb.roles, step=name) for name, verb in VERBS.items()},
     "GetReport": Call(roles=_ALL, step="report"),
     "ListClients": Call(roles=_READERS, step="clients"),

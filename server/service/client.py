@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -149,6 +149,11 @@ class DeletionClient:
         """Return one page of the requests that a filter finds, and how many there are on all."""
         answer = self._call("ListRequests", to_message(pb.ListRequestsRequest, wanted))
         return from_message(RequestPage, answer)
+
+    def totals(self, lists: Iterable[RequestFilter]) -> tuple[int, ...]:
+        """Return how many requests each of several filters finds, in order."""
+        asked = to_message(pb.CountRequestsRequest, tuple(lists))
+        return tuple(self._call("CountRequests", asked).totals)
 
     def list_requests(self, **wanted: Any) -> list[DeletionRequest]:
         """Return all requests that a filter (`RequestFilter`) finds, in order of arrival."""

@@ -169,6 +169,18 @@ class ListRequestsResponse(_message.Message):
     total: int
     def __init__(self, requests: _Optional[_Iterable[_Union[DeletionRequest, _Mapping]]] = ..., total: _Optional[int] = ...) -> None: ...
 
+class CountRequestsRequest(_message.Message):
+    __slots__ = ("lists",)
+    LISTS_FIELD_NUMBER: _ClassVar[int]
+    lists: _containers.RepeatedCompositeFieldContainer[ListRequestsRequest]
+    def __init__(self, lists: _Optional[_Iterable[_Union[ListRequestsRequest, _Mapping]]] = ...) -> None: ...
+
+class CountRequestsResponse(_message.Message):
+    __slots__ = ("totals",)
+    TOTALS_FIELD_NUMBER: _ClassVar[int]
+    totals: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, totals: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class Event(_message.Message):
     __slots__ = ("sequence", "request_id", "kind", "from_status", "to_status", "actor", "detail_json", "at", "text")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]

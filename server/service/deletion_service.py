@@ -22,6 +22,7 @@ from server.ledger import (
     NewRequest,
     Refusal,
     RequestFilter,
+    RequestLists,
     RequestPage,
     RoundRecord,
 )
@@ -51,6 +52,7 @@ _log = getLogger(__name__)
 _PAGE = 1000
 _LARGEST = 2**53
 _LONGEST_SEARCH = 200
+_MOST_LISTS = 50
 _WITHOUT_RESULT = WITHOUT_DELETION | {Status.FAILED}
 
 
@@ -144,26 +146,14 @@ class DeletionService:
 
     def list_requests(self, caller: Caller, wanted: RequestFilter) -> RequestPage:
         """Return a page of the requests that a filter finds; a client gets those about itself."""
-        client_id = wanted.client_id or (caller.name if caller.is_client else "")
-        if not client_id.isprintable():
-            raise InvalidRequest(f"Malformed client id {client_id[:40]!r}: it has control characters.")
-        if caller.is_client and client_id != caller.name:
-            raise AccessDenied(
-                f"A client sees its own requests only: {caller.name!r} requested those of {client_id[:40]!r}. "
-                "Leave the client out.",
-                code="requests-of-others",
-            )
-        numbers = wanted.after, wanted.offset, wanted.limit
-        is_text = wanted.text.isprintable() and len(wanted.text) <= _LONGEST_SEARCH
-        is_time = wanted.since is None or wanted.since.tzinfo is not None
-        if not (0 <= min(numbers) <= max(numbers) <= _LARGEST and is_text and is_time):
-            raise InvalidRequest(
-                "A list begins after a request's number and has an offset and a limit, each of them 0 or more; a "
-                f"search has at most {_LONGEST_SEARCH} printable characters, and a time has its zone.",
-                code="bad-list",
-            )
-        wanted = replace(wanted, client_id=client_id, limit=min(wanted.limit or _PAGE, _PAGE))
-        return self._ledger.requests.page(wanted, today=self._clock().date())
+        return self._ledger.requests.page(_allowed(caller, wanted), today=self._clock().date())
+
+    def count_requests(self, caller: Caller, asked: RequestLists) -> tuple[int, ...]:
+        """Return how many requests each of several filters finds, in order; a client's are about itself."""
+        if len(asked.lists) > _MOST_LISTS:
+            raise InvalidRequest(f"At most {_MOST_LISTS} lists are counted at once.", code="too-many-lists")
+        lists = [_allowed(caller, wanted) for wanted in asked.lists]
+        return self._ledger.requests.totals(lists, today=self._clock().date())
 
     def change(
         self, verb: str, caller: Caller, *, request_id: str, by: str, **values: Any
@@ -317,6 +307,34 @@ class DeletionService:
         given = {"method": method, "parameters": parameters}
         complete: Mapping[str, Any] = self._run_step(CHECK, self._ledger, target, **given)
         return complete
+
+
+def _allowed(caller: Caller, wanted: RequestFilter) -> RequestFilter:
+    """Return the filter with the bounds of a page; a client's finds what is about itself.
+
+    Raises:
+        AccessDenied: it asks for requests of others.
+        InvalidRequest: the filter cannot be.
+    """
+    client_id = wanted.client_id or (caller.name if caller.is_client else "")
+    if not client_id.isprintable():
+        raise InvalidRequest(f"Malformed client id {client_id[:40]!r}: it has control characters.")
+    if caller.is_client and client_id != caller.name:
+        raise AccessDenied(
+            f"A client sees its own requests only: {caller.name!r} requested those of {client_id[:40]!r}. "
+            "Leave the client out.",
+            code="requests-of-others",
+        )
+    numbers = wanted.after, wanted.offset, wanted.limit
+    is_text = wanted.text.isprintable() and len(wanted.text) <= _LONGEST_SEARCH
+    is_time = wanted.since is None or wanted.since.tzinfo is not None
+    if not (0 <= min(numbers) <= max(numbers) <= _LARGEST and is_text and is_time):
+        raise InvalidRequest(
+            "A list begins after a request's number and has an offset and a limit, each of them 0 or more; a "
+            f"search has at most {_LONGEST_SEARCH} printable characters, and a time has its zone.",
+            code="bad-list",
+        )
+    return replace(wanted, client_id=client_id, limit=min(wanted.limit or _PAGE, _PAGE))
 
 
 def _refuse_recheck(request: DeletionRequest) -> None:

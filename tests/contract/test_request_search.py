@@ -86,6 +86,8 @@ def test_a_list_has_what_its_filter_asks_for_in_its_order(
     assert len(four) == 4
     monkeypatch.setattr(request_search, "_MOST_NAMED", most_named)
     assert [(wanted, found(ledger, **wanted)) for wanted, _ in LISTS] == LISTS
+    totals = ledger.requests.totals([RequestFilter(**wanted) for wanted, _ in LISTS], today=TODAY)
+    assert totals == tuple(len(numbers) for _, numbers in LISTS)
 
 
 def test_a_page_has_its_requests_as_they_are_and_the_number_of_all(

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from server.ledger import Ledger, LedgerUnavailable, LimitExceeded
+from server.ledger import Ledger, LedgerUnavailable, LimitExceeded, RequestFilter
 from server.ledger.request_store import Requests
 from server.service import client as client_module
 from server.service import deletion_pb2 as pb
@@ -65,6 +65,8 @@ def _report_too_early(client: DeletionClient, loop: LiveLoop) -> None:
         (lambda c, _: c.report("../secrets"), RequestNotFound),
         (lambda c, _: list(c.watch("r-000099")), RequestNotFound),
         (lambda c, _: c.list_requests(statuses=["done"]), InvalidRequest),
+        (lambda c, _: c.totals([RequestFilter(text="x" * 201)]), InvalidRequest),
+        (lambda c, _: c.totals([RequestFilter()] * 51), InvalidRequest),
     ],
 )
 def test_a_refusal_arrives_as_the_same_error_with_its_message(

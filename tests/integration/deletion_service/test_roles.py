@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from server.ledger import SITE, Ledger, Refusal
+from server.ledger import SITE, Ledger, Refusal, RequestFilter
 from server.ledger.records import LastRetry
 from server.ledger.request_store import Requests
 from server.service.calls import CALLS, Role
@@ -264,12 +264,15 @@ def test_nothing_is_read_of_a_request_that_a_client_may_not_see(
 
 
 def test_a_client_lists_its_own_requests_only(as_: As) -> None:
-    """Asking for all gives its own; asking for another's is refused."""
+    """Asking for all gives its own; asking for another's is refused, and so is their number."""
     submit(as_("operator"), CLIENT_4)
     client = as_("client")
     assert client.list_requests() == []
+    assert client.totals([RequestFilter(), RequestFilter(client_id="3")]) == (0, 0)
     with raises(AccessDenied, "requests-of-others"):
         client.list_requests(client_id="4")
+    with raises(AccessDenied, "requests-of-others"):
+        client.totals([RequestFilter(), RequestFilter(client_id="4")])
 
 
 def test_a_client_does_not_cancel_what_the_operator_ordered(as_: As, ledger: Ledger) -> None:

@@ -15,7 +15,7 @@ from flwr.app import Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from strategies.fetching import LOST_S, SLOWEST_LINK, CountingGrid, Fetched, Fetches, Lost
+from strategies.fetching import LOST_S, SLOWEST_LINK, CountingGrid, Fetched, Fetches, Lost, is_in_memory
 from strategies.heartbeats import SILENT, nodes_heard
 from strategies.messages import LASTING, PEAK_MEMORY, WHOAMI, Json, count_bytes, values_of, with_content
 from unlearning.errors import UpdateRefused, VersionMismatch
@@ -30,6 +30,8 @@ _log = getLogger(__name__)
 
 _LOOKS = GrowingPause(first_s=0.05, longest_s=0.5, factor=1.1)
 """Between two looks at the SuperLink, which cost it processor time: about a tenth of the time waited so far."""
+_LOOKS_IN_MEMORY = GrowingPause(first_s=0.05, longest_s=0.1, factor=1.1)
+"""In a simulation, where each answer that was not fetched makes Flower's search for the next message longer."""
 LOOK_S = 4.0
 """How often an exchange looks whether those whom it waits for are online; who is not, twice in a row, has failed."""
 NO_ANSWER = "no answer within"
@@ -244,6 +246,7 @@ def exchange(
     counting = grid if isinstance(grid, CountingGrid) else None
     before = (counting.bytes_sent, counting.bytes_received) if counting else (0, 0)
     found, looks = _Collected(messages), count(1)
+    pause = _LOOKS_IN_MEMORY if is_in_memory(grid) else _LOOKS
     found.send(grid, messages)
     largest = max((count_bytes(message.content) for message in messages.values()), default=0)
     with closing(Fetches(grid, lambda: LOST_S + largest / SLOWEST_LINK)) as fetches:
@@ -259,7 +262,7 @@ def exchange(
             if not found.waiting:
                 break
             meanwhile({*found.waiting.values()})
-            (counting.wait if counting else time.sleep)(min(_LOOKS.after(next(looks)), timeout_s))
+            (counting.wait if counting else time.sleep)(min(pause.after(next(looks)), timeout_s))
     for client in {*found.waiting.values(), *found.lost}:
         found.failures[client] = Failure(f"{NO_ANSWER} {timeout_s:g} s")
     for client, reason in sorted(found.failures.items()):

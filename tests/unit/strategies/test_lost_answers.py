@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from flwr.app import Context, Error, Message
 from flwr.common.constant import ErrorCode
+from flwr.simulation.run_simulation import InMemoryGrid as FlowersGrid
 
 from strategies import exchange as exchanges
 from strategies.exchange import MAX_REPEATS, NO_ANSWER, Exchange, exchange
+from strategies.fetching import is_in_memory
 from strategies.in_process_grid import InProcessGrid
 from strategies.messages import TRAIN, arrays_content, compose, model_record, named_arrays
 
@@ -184,3 +186,17 @@ def test_a_process_ends_though_a_look_is_under_way():
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=45, check=True
     )
     assert done.stdout == "ends\n"
+
+
+def test_a_simulations_answers_are_fetched_all_at_once() -> None:
+    """Each look takes the lock under which Flower searches for the next message; elsewhere each answer is by itself."""
+    looks: list[list[str]] = []
+
+    class InMemoryGrid(LosingGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            looks.append(list(message_ids))
+            return super().pull_messages(looks[-1])
+
+    assert is_in_memory(object.__new__(FlowersGrid))
+    ask(InMemoryGrid(lost=()))
+    assert max(map(len, looks)) == 3

@@ -13,13 +13,11 @@ from flwr.app import RecordDict
 
 from strategies.exchange import read_each
 from strategies.messages import MAX_EXAMPLES, Json, named_arrays
+from strategies.update_limits import CheckCount
 from unlearning.errors import UpdateRefused
 from unlearning.requests import NOTHING, Forget
 from unlearning.runtime.json_codec import to_plain
 from unlearning.verification.observations import Observations, merge
-
-CheckCount = Callable[[str, int], None]
-"""Raises `UpdateRefused` for a client that counts more examples than it may, which would outweigh others."""
 
 _LARGEST_SUM = 1e100
 """The sums of all clients can be added up and squared below it; no loss of 32 bits gets near."""

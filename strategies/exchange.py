@@ -118,7 +118,7 @@ def read_each(
 class _Collected:
     """The state of an exchange, by client.
 
-    waiting: the client by the id of each message that it has not answered.
+    waiting: the client by the id of each message that it has not answered; asked: those ids, by client.
     spare: the ids of messages whose client has answered another one; their answers may come, too.
     lost: why, where no message is waited for any more because the answer was lost.
     absent: who was not online at the last look.
@@ -126,6 +126,7 @@ class _Collected:
 
     messages: Mapping[str, Message]
     waiting: dict[str, str] = field(default_factory=dict)
+    asked: dict[str, list[str]] = field(default_factory=dict)
     spare: set[str] = field(default_factory=set)
     lost: dict[str, str] = field(default_factory=dict)
     answered: dict[str, Message] = field(default_factory=dict)
@@ -142,6 +143,8 @@ class _Collected:
         ids = list(grid.push_messages(list(messages.values())))
         handed = {key: client for client, key in zip(messages, ids, strict=False) if key}
         self.waiting |= handed
+        for key, client in handed.items():
+            self.asked.setdefault(client, []).append(key)
         self.sent += sum(count_bytes(message.content) for message in messages.values())
         for client in set(messages) - set(handed.values()):
             self._fail(client, Failure("the message could not be handed to the SuperLink"))
@@ -221,8 +224,7 @@ class _Collected:
 
     def _settle(self, client: str) -> None:
         """Wait for no other answer of a client: the first counts."""
-        self.spare |= {key for key, other in self.waiting.items() if other == client}
-        self.waiting = {key: other for key, other in self.waiting.items() if other != client}
+        self.spare |= {key for key in self.asked.pop(client, ()) if self.waiting.pop(key, None)}
         self.lost.pop(client, None)
 
 

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, replace
 from logging import getLogger
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ from strategies.round_plan import RoundOutcome, RoundPlan
 from strategies.round_rules import KeptInMemory
 from strategies.settings.run_config import RunSettings
 from strategies.settings.task_source import MakeTask, TaskSource
+from strategies.update_limits import CheckCount
 from strategies.waiting import ClientWait
 from unlearning.certified.private_training import PrivateMean
 from unlearning.errors import ConfigurationError, NumericalError
@@ -238,7 +240,7 @@ class FedAvg(Strategy):
         """Combine the models that may enter, and take the counts of their clients into the plan."""
         assert self._pending is not None, "train_messages comes first"
         before = self._pending.model
-        answers = self._pending.read(server_round, replies, self.roster, self.check_count)
+        answers = self._pending.read(server_round, replies, self.roster, self.count_check)
         if self.private is not None:
             return self._aggregate_privately(self.private, server_round, answers, judge)
         averaging = Averaging(
@@ -309,14 +311,9 @@ class FedAvg(Strategy):
         """Make one model (d,) of the one `before` (d,) and the local ones, each with its number of examples."""
         return self.plan.rules.combine(before, models)
 
-    def check_count(self, client: str, num_examples: int, declared: Mapping[str, int] | None = None) -> None:
-        """Refuse a count that is too large compared with the known counts of all clients and those `declared` now.
-
-        Raises:
-            UpdateRefused: it is too large.
-        """
-        known = {**self.plan.num_examples, **(declared or {})}
-        self.limits.counts.check(client, num_examples, known.values())
+    def count_check(self, declared: Mapping[str, int] = MappingProxyType({})) -> CheckCount:
+        """Return what refuses a count that is too large beside the known ones of all clients and those declared now."""
+        return self.limits.counts.among({**self.plan.num_examples, **declared}.values())
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -328,5 +325,5 @@ class FedAvg(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return loss and score over all clients' training data, and over their test data where they have any."""
         contents = {client: one.content for client, one in self.roster.by_client(replies).items()}
-        found = mean_figures(contents, self.check_count, self.task.metric_names)
+        found = mean_figures(contents, self.count_check(), self.task.metric_names)
         return MetricRecord({**found}) if found else None

@@ -7,7 +7,7 @@ from logging import getLogger
 
 from strategies.exchange import read_each
 from strategies.fedavg import FedAvg
-from strategies.update_limits import Change, agrees, check_norm, check_vector, excess, influences
+from strategies.update_limits import Change, CheckCount, agrees, check_norm, check_vector, excess, influences
 from unlearning.buffers import buffer_positions, buffers_in, check_variances
 from unlearning.errors import FlowerUnlearningError, MethodFailed, UpdateRefused
 from unlearning.methods.method import Method, MethodInfo, Need, Problem, Replies, Reply, UnlearningState
@@ -45,7 +45,10 @@ class PendingExchange:
 
     def check_all(self, replies: Replies, fedavg: FedAvg) -> CheckedReplies:
         """Return the answers that may enter, and why others are refused or count less."""
-        sound, refused = read_each(replies, lambda client, reply: self._check(client, reply, fedavg))
+        check_count, max_norm = fedavg.count_check(), fedavg.limits.max_norm
+        sound, refused = read_each(
+            replies, lambda client, reply: self._check(client, reply, check_count, max_norm)
+        )
         changes = self._comparable(sound)
         models = {client: self._buffers_of(client, sound[client]) for client in changes}
         too_large = fedavg.limits.outliers(
@@ -85,7 +88,7 @@ class PendingExchange:
             checked = replace(checked, held_back={over.client: f"{reason}{_BOUND}"})
         return replace(checked, accepted=accepted)
 
-    def _check(self, client: str, reply: Reply, fedavg: FedAvg) -> Reply:
+    def _check(self, client: str, reply: Reply, check_count: CheckCount, max_norm: float) -> Reply:
         """Return an answer that is sound by itself.
 
         Raises:
@@ -97,7 +100,7 @@ class PendingExchange:
         if self.info.replies_are_models:
             like = self.starts[client]
         check_vector(reply.vector.astype(like.dtype, copy=False), like=like)
-        fedavg.check_count(client, reply.num_examples + num_retained(reply))
+        check_count(client, reply.num_examples + num_retained(reply))
         beside = reply.arrays.get(RETAINED_UPDATE)
         if beside is not None:
             check_vector(beside, like=like)
@@ -106,7 +109,7 @@ class PendingExchange:
             check_variances(self.problem.task, model)
         for update in (self._change(client, reply), None if beside is None else Change(beside)):
             if update is not None:
-                check_norm(update, fedavg.limits.max_norm)
+                check_norm(update, max_norm)
         return reply
 
     def _buffers_of(self, client: str, reply: Reply) -> Vector | None:

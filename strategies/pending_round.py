@@ -10,7 +10,7 @@ from strategies.messages import reply_of
 from strategies.roster import Roster
 from strategies.round_plan import RoundOutcome
 from strategies.round_rules import RoundRules
-from strategies.update_limits import Change, Limits
+from strategies.update_limits import Change, CheckCount, Limits
 from unlearning.errors import UpdateRefused
 from unlearning.methods.method import Replies, Reply
 from unlearning.methods.preparation import FederatedRound
@@ -18,9 +18,6 @@ from unlearning.parameters import Vector
 from unlearning.runtime.stores import Arrays
 from unlearning.training import TrainingSettings
 from unlearning.untrusted import reason_of
-
-CheckCounts = Callable[[str, int, Mapping[str, int]], None]
-"""Raises `UpdateRefused` for a client that counts more examples than it may, given what all have counted now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +49,19 @@ class PendingRound:
     is_skipped: bool = False
 
     def read(
-        self, server_round: int, answers: Iterable[Message], roster: Roster, check_counts: CheckCounts
+        self,
+        server_round: int,
+        answers: Iterable[Message],
+        roster: Roster,
+        count_check: Callable[[Mapping[str, int]], CheckCount],
     ) -> RoundAnswers:
-        """Return what may enter the model, and why the rest is refused, by client or `node N`."""
+        """Return what may enter the model, and why the rest is refused, by client or `node N`.
+
+        count_check: gives what refuses a client's count, by the counts that all declare now.
+        """
         sound, messages, refused = self._read_each(server_round, answers, roster)
         declared = {client: reply.num_examples for client, (reply, _) in sound.items()}
-        _, too_many = read_each(declared, lambda client, count: check_counts(client, count, declared))
+        _, too_many = read_each(declared, count_check(declared))
         changes = {client: change for client, (_, change) in sound.items() if client not in too_many}
         too_large = self.limits.outliers(changes, {client: one.after for client, one in changes.items()})
         return RoundAnswers(

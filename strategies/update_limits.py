@@ -18,9 +18,9 @@ not keeps a vote.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import median
 
 import numpy as np
@@ -77,6 +77,10 @@ def check_vector(vector: Vector, *, like: Vector) -> None:
     check_finite(vector)
 
 
+CheckCount = Callable[[str, int], None]
+"""Raises `UpdateRefused` for a client that counts more examples than it may."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountLimits:
     """How many examples a client may count: the count is its weight in every mean, by its own statement.
@@ -90,15 +94,16 @@ class CountLimits:
     factor: float = 0.0
     own: Mapping[str, int] = field(default_factory=dict)
 
-    def check(self, client: str, num_examples: int, counts: Iterable[int]) -> None:
-        """Refuse an answer that counts more than the client may; `counts` are all clients' as far as known.
+    def among(self, counts: Iterable[int]) -> CheckCount:
+        """Return what refuses an answer that counts more than its client may; `counts` are all clients', where known.
 
         A minority cannot move the median beyond the counts of the others. Of two counts it is the mean, so a factor
         of 2 or more refuses neither.
-
-        Raises:
-            UpdateRefused: it counts more.
         """
+        usual = [count for count in counts if count > 0]
+        return partial(self._check, median(usual) if usual else 0)
+
+    def _check(self, middle: float, client: str, num_examples: int) -> None:
         said = f"It counts {num_examples:,} examples,"
         if client in self.own:
             if num_examples > self.own[client]:
@@ -106,8 +111,7 @@ class CountLimits:
             return
         if 0 < self.most < num_examples:
             raise UpdateRefused(f"{said} max-client-examples allows {self.most:,}.")
-        usual = [count for count in counts if count > 0]
-        if self.factor > 0 and usual and num_examples > self.factor * (middle := median(usual)):
+        if 0 < self.factor * middle < num_examples:
             raise UpdateRefused(
                 f"{said} max-count-factor allows {self.factor:g} times the median {middle:,g}. If the site is so "
                 f'large, let it in by client-example-limits="{client}={num_examples}".'

@@ -133,9 +133,9 @@ def read_all(
     missing = {client: str(failure) for client, failure in done.failures.items()}
     absent = [client for client in forgets if client not in done.messages and client not in missing]
     missing |= dict.fromkeys(absent, "it is not online")
+    check_count = fedavg.count_check()
     sets = {
-        name: read_observations(done.replies, name, fedavg.check_count)
-        for name in ("retained", "forgotten", "test")
+        name: read_observations(done.replies, name, check_count) for name in ("retained", "forgotten", "test")
     }
     for name, one in sets.items():
         for client, reason in one.refused.items():

@@ -65,8 +65,8 @@ def main(grid: Grid, context: Context) -> None:
         rounds[kind](number)
     at_sites: dict[str, list[float]] = {kind: [] for kind in kinds}
     totals: list[dict[str, float]] = []
-    for _ in range(plan["repeats"]):
-        for kind in kinds:
+    for turn in range(plan["repeats"]):
+        for kind in kinds[:: -1 if turn % 2 else 1]:  # none is always the first after another one
             number += 1
             started, busy, sites_busy = time.perf_counter(), _busy(), _sites_busy()
             with Peak() as peak:

@@ -139,9 +139,14 @@ class _Collected:
     received: int = 0
 
     def send(self, grid: Grid, messages: Mapping[str, Message]) -> None:
-        """Hand one message a client to the SuperLink."""
-        ids = list(grid.push_messages(list(messages.values())))
-        handed = {key: client for client, key in zip(messages, ids, strict=False) if key}
+        """Hand one message a client to the SuperLink.
+
+        Numbered clients go in the order of their numbers, in which Flower's simulation looks for their messages: of
+        those before it has the fewest to look through.
+        """
+        clients = sorted(messages, key=lambda client: (len(client), client))
+        ids = list(grid.push_messages([messages[client] for client in clients]))
+        handed = {key: client for client, key in zip(clients, ids, strict=False) if key}
         self.waiting |= handed
         for key, client in handed.items():
             self.asked.setdefault(client, []).append(key)

@@ -158,7 +158,7 @@ def _among(connection: sa.Connection, numbers: Sequence[int]) -> sa.ColumnElemen
 def _plain(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     """Return a column's value as an expression, by which SQLite looks into no index of this column alone.
 
-    It has no statistics, and takes such an index for the shortest way also where the index has nearly all requests.
+    It takes such an index for the shortest way also where nearly all requests are in the range that is asked for.
     """
     return sa.func.coalesce(column, column)
 

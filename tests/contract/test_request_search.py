@@ -142,7 +142,8 @@ def test_a_list_reads_no_row_of_a_request_that_it_does_not_find(
     submit(ledger)
     sa.event.listen(ledger.database._engine, "before_cursor_execute", explain)
     periods: list[dict[str, Any]] = [{}, {"first": TODAY}, {"last": TODAY}, {"since": NOW}]
-    narrowed = [{**one, **other} for one, other in itertools.product(FILTERS.values(), periods)]
+    kinds = [FILTERS[name] for name in ("open", "overdue", "held", "not shown", "reduced", "completed")]
+    narrowed = [{**one, **other} for one, other in itertools.product(kinds, periods)]
     searches = [{**one, "text": "r-0"} for one in (*narrowed, {})]
     for wanted, order in itertools.product([*narrowed, *periods[1:], *searches], Order):
         ledger.requests.page(RequestFilter(**wanted, order=order, limit=50), today=TODAY)

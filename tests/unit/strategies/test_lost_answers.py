@@ -200,3 +200,25 @@ def test_a_simulations_answers_are_fetched_all_at_once() -> None:
     assert is_in_memory(object.__new__(FlowersGrid))
     ask(InMemoryGrid(lost=()))
     assert max(map(len, looks)) == 3
+
+
+def test_numbered_clients_are_sent_to_in_the_order_of_their_numbers() -> None:
+    """Flower's simulation looks for messages in this order, through all that were sent before."""
+    nodes: list[int] = []
+
+    class Noting(InProcessGrid):
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            sent = list(messages)
+            nodes.extend(message.metadata.dst_node_id for message in sent)
+            return super().push_messages(sent)
+
+    def app(message: Message, _: Context) -> Message:
+        return Message(arrays_content({}, {}), reply_to=message)
+
+    grid = Noting(app, [{} for _ in range(11)], {})
+    record = model_record(np.zeros(3, dtype=np.float32))
+    clients = dict(sorted((str(place), node) for place, node in enumerate(grid.get_node_ids())))
+    messages = {client: compose(node, TRAIN, 1, {}, record) for client, node in clients.items()}
+    exchange(grid, messages, timeout_s=20)
+    assert nodes == sorted(nodes)
+    assert [*clients.values()] != nodes

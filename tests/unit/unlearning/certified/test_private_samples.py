@@ -216,7 +216,7 @@ def attacked(share: float) -> tuple[float, float]:
 
 @pytest.mark.slow
 def test_an_attacker_with_shadow_sites_shows_less_than_is_certified_and_more_with_less_of_the_noise():
-    """The second is the control: the attack would have found it. The noise has no seed: by chance, one run of 30,000."""
+    """The second is the control: the attack would have found it. Noise has no seed: it fails once in 30,000 runs."""
     certified, shown = attacked(1.0)
     assert shown < certified <= 1.0
     certified, shown = attacked(0.4)

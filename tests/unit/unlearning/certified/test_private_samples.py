@@ -169,7 +169,7 @@ def test_a_training_function_of_the_app_gets_no_noise_and_is_refused():
         train(own, initial_parameters(own, 0), data(), TrainingSettings(sample_noise=1.0))
 
 
-RUNS, DELTA, CLIP = 400, 0.05, 1.0
+RUNS, DELTA, CLIP = 800, 0.05, 1.0  # the noise has no seed: with 400 runs the control fails once in 36
 
 
 def attacked(share: float) -> tuple[float, float]:
@@ -215,9 +215,9 @@ def attacked(share: float) -> tuple[float, float]:
 
 
 @pytest.mark.slow
-def test_an_attacker_with_shadow_sites_shows_less_than_is_certified_and_more_with_less_of_the_noise():
-    """The second is the control: the attack would have found it. Noise has no seed: it fails once in 30,000 runs."""
+def test_an_attacker_with_shadow_sites_shows_less_than_is_certified_and_more_with_half_the_noise():
+    """The second is the control: the attack would have found it."""
     certified, shown = attacked(1.0)
     assert shown < certified <= 1.0
-    certified, shown = attacked(0.4)
+    certified, shown = attacked(0.5)
     assert shown > certified

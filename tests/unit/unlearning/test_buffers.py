@@ -257,6 +257,17 @@ def test_a_negative_running_variance_is_refused():
     assert one.refused == {"bad": "1 of its running variances are negative, which training never gives."}
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [BUFFERS[0], BUFFERS[-1], np.flatnonzero(WEIGHTS)[0]])
+def test_a_value_that_is_not_finite_is_refused_wherever_it_lies(place, value):
+    """Running statistics count in no norm, so a finite norm says nothing of theirs."""
+    wild = START.copy()
+    wild[place] = value
+    one = OneRound({"a": 0.5, "b": 0.5, "bad": (1, wild)}, task=TASK, start=START)
+    one.run()
+    assert one.refused == {"bad": f"1 of {START.size:,} values are not finite."}
+
+
 def test_in_an_exchange_statistics_far_over_the_others_are_refused():
     """Of those that train on what they keep, for theirs become the model's."""
     method = METHODS["retrain"]

@@ -28,7 +28,8 @@ from unlearning.tasks.task import Examples, Task, forgotten_mask
 from unlearning.training import TrainingSettings, check_frozen_part
 
 MODELS_HELD = 3
-"""What work with a model holds at least, in models: its parameters, their gradients, and the answer."""
+"""What a site must have free, in models: parameters and gradients; then, in place of these, the answer and what it goes
+in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

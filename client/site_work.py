@@ -28,8 +28,7 @@ from unlearning.tasks.task import Examples, Task, forgotten_mask
 from unlearning.training import TrainingSettings, check_frozen_part
 
 MODELS_HELD = 3
-"""What a site must have free, in models: parameters and gradients; then, in place of these, the answer and what it goes
-in."""
+"""What a site must have free, in models: parameters and gradients, later parameters, the answer and its message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,18 +47,20 @@ class Change:
     def norm(self) -> float:
         """The Euclidean norm, computed in float64."""
         with np.errstate(over="ignore", invalid="ignore"):  # the numbers are a client's
-            return math.sqrt(sum(float(part @ part) for part in self.parts(in_place=True)))
+            return math.sqrt(sum(float(part @ part) for part in self.parts()))
 
-    def parts(self, *, in_place: bool = False) -> Iterator[NDArray[np.float64]]:
-        """Yield the change in float64, a chunk at a time; `in_place`: each in the place of the last, to save time."""
-        own = self.after if self.before is None else self.before
-        difference, wide = np.empty(CHUNK, np.result_type(self.after, own)), np.empty(CHUNK)
+    def parts(self) -> Iterator[NDArray[np.float64]]:
+        """Yield the change in float64, a chunk at a time; the next chunk overwrites it."""
+        chunk = np.empty(CHUNK)
         for part in parts(len(self.after)):
             after = self.after[part]
-            if self.before is not None:
-                after = np.subtract(after, self.before[part], out=difference[: len(after)])
-            found = wide[: len(after)] if in_place else np.empty(len(after))
-            found[:] = after
+            found = chunk[: len(after)]
+            if self.before is None:
+                found[:] = after
+            else:
+                np.subtract(
+                    after, self.before[part], out=found
+                )  # in the dtype of both, and only then in float64
             first, last = np.searchsorted(self.zeros, (part.start, part.stop))
             found[self.zeros[first:last] - part.start] = 0
             yield found

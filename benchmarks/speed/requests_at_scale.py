@@ -190,7 +190,7 @@ def _page(facts: Mapping[str, object], costs: list[Cost]) -> list[str]:
         "",
         f"Made by `python -m benchmarks.speed.requests_at_scale` at {facts['commit']}: {facts['number']:,} requests",
         f"and {_ROUNDS:,} rounds in a ledger of SQLite, {_SITES} clients, {facts['repeats']} calls of each kind.",
-        "Before each something has happened that the console has to read, but where it says otherwise.",
+        "Before each call something new has happened, which the console must read, unless the row says otherwise.",
         "Milliseconds of the processor, service and console together, and of the wall, in which the machine's other",
         "work is.",
         "",

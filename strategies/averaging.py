@@ -8,7 +8,8 @@ from typing import Protocol
 from strategies.aggregation import Combined
 from strategies.round_plan import RoundOutcome
 from strategies.round_rules import RoundRules
-from strategies.update_limits import FEWEST, Change, Excess, Limits, agrees, excess, influences
+from strategies.update_limits import FEWEST, Excess, Limits, agrees, excess, influences
+from unlearning.buffers import Change
 from unlearning.methods.method import Replies
 from unlearning.parameters import Models, Vector
 

@@ -7,8 +7,8 @@ from logging import getLogger
 
 from strategies.exchange import read_each
 from strategies.fedavg import FedAvg
-from strategies.update_limits import Change, CheckCount, agrees, check_norm, check_vector, excess, influences
-from unlearning.buffers import buffer_positions, buffers_in, check_variances
+from strategies.update_limits import CheckCount, agrees, check_norm, check_vector, excess, influences
+from unlearning.buffers import Change, buffer_positions, buffers_in, check_variances
 from unlearning.errors import FlowerUnlearningError, MethodFailed, UpdateRefused
 from unlearning.methods.method import Method, MethodInfo, Need, Problem, Replies, Reply, UnlearningState
 from unlearning.methods.updates import RETAINED_UPDATE, num_retained, split_buffers

@@ -10,7 +10,8 @@ from strategies.messages import reply_of
 from strategies.roster import Roster
 from strategies.round_plan import RoundOutcome
 from strategies.round_rules import RoundRules
-from strategies.update_limits import Change, CheckCount, Limits
+from strategies.update_limits import CheckCount, Limits
+from unlearning.buffers import Change
 from unlearning.errors import UpdateRefused
 from unlearning.methods.method import Replies, Reply
 from unlearning.methods.preparation import FederatedRound

@@ -18,53 +18,17 @@ not keeps a vote.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from statistics import median
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unlearning.buffers import buffers_in, check_variances, deviations
+from unlearning.buffers import Change, buffers_in, check_variances, deviations
 from unlearning.errors import UpdateRefused
-from unlearning.parameters import CHUNK, Vector, check_finite, check_length, parts
+from unlearning.parameters import Vector, check_finite, check_length
 from unlearning.tasks.task import Task
-
-
-@dataclass(frozen=True, eq=False)
-class Change:
-    """`after` − `before` (d,) in their dtype, or `after` itself; zero at the positions `zeros`, which ascend.
-
-    It is never held as a whole, and computed in chunks wherever it is looked at.
-    """
-
-    after: Vector
-    before: Vector | None = None
-    zeros: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
-
-    @cached_property
-    def norm(self) -> float:
-        """The Euclidean norm, computed in float64."""
-        with np.errstate(over="ignore", invalid="ignore"):  # the numbers are a client's
-            return math.sqrt(sum(float(part @ part) for part in self.parts()))
-
-    def parts(self) -> Iterator[NDArray[np.float64]]:
-        """Yield the change in float64, a chunk at a time; the next chunk overwrites it."""
-        chunk = np.empty(CHUNK)
-        for part in parts(len(self.after)):
-            after = self.after[part]
-            found = chunk[: len(after)]
-            if self.before is None:
-                found[:] = after
-            else:
-                np.subtract(
-                    after, self.before[part], out=found
-                )  # in the dtype of both, and only then in float64
-            first, last = np.searchsorted(self.zeros, (part.start, part.stop))
-            found[self.zeros[first:last] - part.start] = 0
-            yield found
-
 
 FEWEST = 3
 """Of two clients it cannot be known which one is wrong."""

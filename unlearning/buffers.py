@@ -5,14 +5,16 @@ or scaled it gives variances below zero, and its length says nothing of how far 
 distances are of parameters only, and methods get updates that are zero for buffers (`unlearning.methods.updates`).
 """
 
-from dataclasses import dataclass
-from functools import lru_cache
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unlearning.errors import UpdateRefused
-from unlearning.parameters import Vector, layout
+from unlearning.parameters import CHUNK, Vector, layout, parts
 from unlearning.tasks.task import Task
 from unlearning.training import structure
 
@@ -60,6 +62,40 @@ def with_buffers_of(task: Task, vector: Vector, source: Vector) -> Vector:
     found = vector.copy()
     found[positions] = source[positions]
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """`after` − `before` (d,) in their dtype, or `after` itself; zero at the positions `zeros`, which ascend.
+
+    It is never held as a whole, and computed in chunks wherever it is looked at.
+    """
+
+    after: Vector
+    before: Vector | None = None
+    zeros: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+
+    @cached_property
+    def norm(self) -> float:
+        """The Euclidean norm, computed in float64."""
+        with np.errstate(over="ignore", invalid="ignore"):  # the numbers are a client's
+            return math.sqrt(sum(float(part @ part) for part in self.parts()))
+
+    def parts(self) -> Iterator[NDArray[np.float64]]:
+        """Yield the change in float64, a chunk at a time; the next chunk overwrites it."""
+        chunk = np.empty(CHUNK)
+        for part in parts(len(self.after)):
+            after = self.after[part]
+            found = chunk[: len(after)]
+            if self.before is None:
+                found[:] = after
+            else:
+                np.subtract(
+                    after, self.before[part], out=found
+                )  # in the dtype of both, and only then in float64
+            first, last = np.searchsorted(self.zeros, (part.start, part.stop))
+            found[self.zeros[first:last] - part.start] = 0
+            yield found
 
 
 def deviations(task: Task, model: Vector) -> Vector:

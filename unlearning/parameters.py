@@ -10,7 +10,8 @@ moves them: layers that have some normalise by them in training also (`hold_stat
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -277,6 +278,43 @@ def weighted_mean(models: Models) -> Vector:
     return add_weighted(start, {key: (count / total, model) for key, (count, model) in models.items()})
 
 
+def in_chunks(compute: Callable[..., NDArray[np.float64]], first: Vector, *others: Vector) -> Vector:
+    """Return what `compute` makes of vectors (d,), element by element in float64, in the dtype of the first.
+
+    It gets a chunk of each at a time, so it takes no room beside the result.
+    """
+    found: Vector = np.empty(first.shape, first.dtype)
+    for part in parts(len(first)):
+        found[part] = compute(*(vector[part].astype(np.float64) for vector in (first, *others)))
+    return found
+
+
+def accumulate(total: NDArray[np.float64], weight: float, vector: Vector) -> None:
+    """Add `weight` · `vector` to `total` (d,), in place and in chunks."""
+    for part in parts(total.size):
+        total[part] += weight * vector[part].astype(np.float64)
+
+
+def dot(left: Vector, right: Vector) -> float:
+    """Compute ⟨left, right⟩ in float64, without a float64 copy of the whole vectors."""
+    if left.dtype == right.dtype == np.float64:
+        return float(np.dot(left, right))
+    chunks = parts(left.size)
+    return sum(float(np.dot(left[part].astype(float), right[part].astype(float))) for part in chunks)
+
+
+def norm(vector: Vector) -> float:
+    """Compute ‖vector‖ in float64, without a float64 copy of the whole vector; infinite where the squares overflow."""
+    with np.errstate(over="ignore"):
+        return math.sqrt(dot(vector, vector))
+
+
+def distance(one: Vector, other: Vector) -> float:
+    """Compute ‖one − other‖ in float64, without a float64 copy of the whole vectors."""
+    differences = (one[part].astype(np.float64) - other[part] for part in parts(one.size))
+    return math.sqrt(sum(float(difference @ difference) for difference in differences))
+
+
 def parts(size: int) -> Iterator[slice]:
     """Yield the chunks of a vector of `size` numbers, to do in the cache what would else be passes through memory."""
     for start in range(0, size, CHUNK):
@@ -304,11 +342,15 @@ def check_finite(vector: Vector) -> None:
     Raises:
         UpdateRefused: a value is not finite.
     """
-    count = vector.size - sum(np.count_nonzero(np.isfinite(vector[part])) for part in parts(vector.size))
-    if count:
+    if count := count_not_finite(vector):
         raise UpdateRefused(
             f"{count:,} of {vector.size:,} values are not finite.", code="not-finite", count=count
         )
+
+
+def count_not_finite(vector: Vector) -> int:
+    """Return how many values of `vector` (d,) are NaN or infinite."""
+    return sum(int(np.count_nonzero(~np.isfinite(vector[part]))) for part in parts(vector.size))
 
 
 def content_hash(vector: Vector) -> str:

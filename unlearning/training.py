@@ -14,7 +14,7 @@ from unlearning.certified.private_samples import PrivateSteps, train_privately
 from unlearning.errors import AppError, DataError, UpdateRefused
 from unlearning.local_layers import freeze_local
 from unlearning.local_training import LocalTraining
-from unlearning.optimizer_state import restore, state_of
+from unlearning.optimizers import Adam, Optimizer, Sgd, restore, state_of
 from unlearning.own_training import run_own_training
 from unlearning.parameters import (
     Vector,
@@ -32,7 +32,7 @@ from unlearning.runtime.stores import Arrays
 from unlearning.tasks.batches import Shuffled, data_loader
 from unlearning.tasks.own_code import call_own, name_of
 from unlearning.tasks.task import Examples, Task
-from unlearning.training_step import RecordedStep, Sgd, Step, where_steps_can_be_recorded
+from unlearning.training_step import RecordedStep, Step, where_steps_can_be_recorded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class TrainingSettings(LocalTraining):
 class Trained:
     """The outcome of local training: the new model (d,), how many examples, their mean loss.
 
-    optimizer: what the optimiser has gathered (`unlearning.optimizer_state`); empty where that is not kept.
+    optimizer: what the optimiser has gathered (`unlearning.optimizers`); empty where that is not kept.
     local: the local layers' values by name (`unlearning.local_layers`), which stay at the site.
     """
 
@@ -239,7 +239,7 @@ def train(
     model.to(device).train()
     optimizer = None if task.train is not None else _optimizer(model, settings)
     if kept and optimizer is not None:
-        restore(optimizer, kept, list(model.parameters()))
+        restore(optimizer, kept)
     # A model of the user's own may have dropout, which draws from torch's global random state.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         _seed_torch(settings.seed)
@@ -271,7 +271,7 @@ def _epochs(
     model: nn.Module,
     examples: Examples,
     settings: TrainingSettings,
-    optimizer: torch.optim.Optimizer | Sgd,
+    optimizer: Optimizer,
     after_step: AfterStep | None,
 ) -> float:
     """Run the local epochs on `model`, in place; the mean loss over all steps' batches."""
@@ -299,7 +299,7 @@ def _private_epochs(
     model: nn.Module,
     examples: Examples,
     settings: TrainingSettings,
-    optimizer: torch.optim.Optimizer | Sgd,
+    optimizer: Optimizer,
 ) -> float:
     """Run the local epochs with differential privacy for single samples, in place; the mean loss, without noise."""
     generator = torch.Generator().manual_seed(settings.seed)
@@ -323,13 +323,10 @@ def _seed_torch(seed: int) -> None:
         torch.default_generator.manual_seed(seed)
 
 
-def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer | Sgd:
-    weights, momentum = model.parameters(), settings.momentum
-    rate, decay, climbs = settings.learning_rate, settings.weight_decay, settings.maximize
-    match settings.optimizer:
-        case "sgd":
-            return Sgd(weights, lr=rate, momentum=momentum, weight_decay=decay, maximize=climbs)
-        case "adam":
-            return torch.optim.Adam(weights, lr=rate, weight_decay=decay, maximize=climbs)
-        case "adamw":
-            return torch.optim.AdamW(weights, lr=rate, weight_decay=decay, maximize=climbs)
+def _optimizer(model: nn.Module, settings: TrainingSettings) -> Optimizer:
+    weights, rate = model.parameters(), settings.learning_rate
+    decay, climbs = settings.weight_decay, settings.maximize
+    if settings.optimizer == "sgd":
+        return Sgd(weights, lr=rate, momentum=settings.momentum, weight_decay=decay, maximize=climbs)
+    decoupled = settings.optimizer == "adamw"
+    return Adam(weights, lr=rate, weight_decay=decay, decoupled=decoupled, maximize=climbs)

@@ -1,19 +1,18 @@
-"""What a step of training has of its own: SGD without torch's compiler, and steps repeated from a recording.
+"""A step of training, and steps repeated from a recording.
 
 A step of a small network is a hundred kernels of a few microseconds, and starting them takes Python twenty times as
 long as they run: an accelerator repeats them from a recording (a CUDA graph).
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.sgd import sgd
 
+from unlearning.optimizers import Optimizer, Sgd
 from unlearning.tasks import losses
 from unlearning.tasks.inputs import Inputs, outputs_of
 from unlearning.tasks.task import Task
@@ -30,54 +29,6 @@ _failed: list[Exception] = []
 """Why a step could not be recorded in this process, which does not try again."""
 
 
-class Sgd:
-    """`torch.optim.SGD`, bit for bit, by torch's function instead of its class.
-
-    The first use of the class imports torch's compiler: 1.3 s of processor time in every process, and a deployment
-    starts one for each message.
-    """
-
-    def __init__(
-        self, weights: Iterable[Tensor], *, lr: float, momentum: float, weight_decay: float, maximize: bool
-    ) -> None:
-        self._weights = list(weights)
-        self._momentum: list[Tensor | None] = [None] * len(self._weights)
-        self._rates = lr, momentum, weight_decay
-        self._maximize = maximize
-
-    @torch.no_grad()
-    def step(self) -> None:
-        """Change the weights by their gradients."""
-        gradients = {index: one.grad for index, one in enumerate(self._weights) if one.grad is not None}
-        buffers = [self._momentum[index] for index in gradients]
-        lr, momentum, weight_decay = self._rates
-        sgd(
-            [self._weights[index] for index in gradients],
-            list(gradients.values()),
-            buffers,  # filled by the first step
-            lr=lr,
-            momentum=momentum,
-            weight_decay=weight_decay,
-            dampening=0.0,
-            nesterov=False,
-            maximize=self._maximize,
-        )
-        for index, buffer in zip(gradients, buffers, strict=True):
-            self._momentum[index] = buffer
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the momentum, as torch's class does."""
-        found = {
-            index: {"momentum_buffer": one} for index, one in enumerate(self._momentum) if one is not None
-        }
-        return {"state": found}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with this momentum."""
-        for index, entries in state["state"].items():
-            self._momentum[index] = entries["momentum_buffer"].to(self._weights[index].device)
-
-
 _WITHOUT_MEMORY = (losses.cross_entropy, losses.cross_entropy_and_dice)
 """Losses that do nothing but return: what others note in passing, a recording would not repeat."""
 
@@ -89,7 +40,7 @@ class Step:
         self,
         task: Task,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer | Sgd,
+        optimizer: Optimizer,
         clip_norm: float,
         proximal_mu: float = 0.0,
     ) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from client.peer.gossip import length
 from client.peer.record import PeerRules
 from strategies.settings.run_config import TYPED
 from strategies.tls_files import TlsFiles, is_loopback
@@ -22,7 +21,7 @@ from unlearning.decentralised.corrections import CorrectionSettings, PeerCurvatu
 from unlearning.decentralised.graphs import Graph, complete, erdos_renyi, from_edges, ring
 from unlearning.decentralised.mixing import check_mixing, metropolis_weights
 from unlearning.errors import ConfigurationError, NumericalError
-from unlearning.parameters import Vector
+from unlearning.parameters import Vector, norm
 from unlearning.tasks.settings import LearntTask, TaskSettings, problems
 from unlearning.tasks.task import Task
 from unlearning.training import TrainingSettings
@@ -211,7 +210,7 @@ class PeerConfig(_Section):
             max_neighbours=limits.neighbours,
             max_requests=limits.requests,
             class_requests_from=frozenset(limits.class_requests_from),
-            correction_norm=limits.correction_norm or _CORRECTION_FACTOR * max(1.0, length(start)),
+            correction_norm=limits.correction_norm or _CORRECTION_FACTOR * max(1.0, norm(start)),
             constants=self._constants(task, start),
             shares_matrices=deletion.curvature is not PeerCurvature.FISHER_DIAGONAL,
             count_factor=limits.count_factor,
@@ -219,12 +218,12 @@ class PeerConfig(_Section):
 
     def _constants(self, task: Task, start: Vector) -> Constants | None:
         """Return the constants that bound corrections; None where no feature norm is given, or there are none."""
-        norm, l2 = self.limits.feature_norm, self.training.weight_decay
-        if not norm or unmet_assumptions(task, l2):
+        longest, l2 = self.limits.feature_norm, self.training.weight_decay
+        if not longest or unmet_assumptions(task, l2):
             return None
         return logistic_constants(
-            feature_norm=norm,
-            weight_norm=trajectory_norm(start_norm=length(start), feature_norm=norm, l2=l2),
+            feature_norm=longest,
+            weight_norm=trajectory_norm(start_norm=norm(start), feature_norm=longest, l2=l2),
             l2=l2,
             features_from="limits.feature-norm",
         )

@@ -19,12 +19,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, TypeAlias
 
-import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field, with_config
 
 from unlearning.certified.privacy_accountant import AccountedRelease
 from unlearning.errors import SessionError
-from unlearning.parameters import Vector, check_finite, check_length
+from unlearning.parameters import Vector, check_finite, check_length, norm
 from unlearning.requests import MAX_ID_LENGTH, Granularity, is_id
 from unlearning.runtime.json_codec import from_plain
 
@@ -78,7 +77,7 @@ class GossipMessage:
         """How far a correction moves a model: its weight times the length of its vector."""
         if self.vector is None:
             return 0.0
-        return float(self.values["weight"]) * length(self.vector)
+        return float(self.values["weight"]) * norm(self.vector)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,12 +102,6 @@ class Greeting:
 
 
 Payload: TypeAlias = GossipMessage | ModelOffer | Greeting
-
-
-def length(vector: Vector) -> float:
-    """Compute the Euclidean norm of `vector` (d,) in float64, infinite where that overflows."""
-    with np.errstate(over="ignore"):
-        return float(np.linalg.norm(vector.astype(np.float64)))
 
 
 def _peer_id(text: str) -> str:

@@ -6,14 +6,14 @@ correction then has no vector and a reason, and the examples stay out of trainin
 
 import numpy as np
 
-from client.peer.gossip import GossipMessage, Kind, length
+from client.peer.gossip import GossipMessage, Kind
 from client.peer.known_items import largest_norm
 from client.peer.learner import Learner, Work
 from client.peer.peer import Peer
 from client.peer.record import forget_at, granularity_of, needs_statistics, owes_correction
 from unlearning.decentralised.corrections import FederationCounts
 from unlearning.errors import FlowerUnlearningError
-from unlearning.parameters import Vector
+from unlearning.parameters import Vector, norm
 from unlearning.requests import Granularity
 
 _MAX_REASON = 500
@@ -116,13 +116,13 @@ def _correction(work: Work, learner: Learner) -> tuple[dict[str, object], Vector
         made, account = learner.correction(work)
     except Exception as exc:  # noqa: BLE001 - others' numbers go into it, and this peer goes on
         return {**values, "reason": _reason(exc)}, None
-    norm = made.weight * length(made.vector)
+    length = made.weight * norm(made.vector)
     if not np.isfinite(made.vector).all():
         reason = "The correction is not finite, so it was not sent. Raise the damping."
         return {**values, "reason": reason}, None
-    if norm > work.largest_norm:
+    if length > work.largest_norm:
         reason = (
-            f"The correction would move every model by {norm:.4g}, and the others accept {work.largest_norm:.4g} "
+            f"The correction would move every model by {length:.4g}, and the others accept {work.largest_norm:.4g} "
             "at most, so it was not sent. Raise the damping, train longer, or raise `limits.correction-norm` "
             "at every peer."
         )

@@ -12,14 +12,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from client.peer.gossip import GossipMessage, Kind, ModelOffer, length
+from client.peer.gossip import GossipMessage, Kind, ModelOffer
 from client.peer.journal import Journal, PeerModel
 from client.peer.known_items import KnownItems
 from unlearning.decentralised.dpsgd import mix
 from unlearning.decentralised.graphs import Graph
 from unlearning.decentralised.mixing import mixing_row
 from unlearning.errors import UpdateRefused
-from unlearning.parameters import Vector
+from unlearning.parameters import Vector, norm
 
 OFFERS_KEPT = 2
 """In lockstep a neighbour is one round ahead at most."""
@@ -164,7 +164,7 @@ class Models:
 
     def _length(self, vector: Vector) -> float:
         """Compute the norm of parameters."""
-        return length(np.delete(vector, self._buffers))
+        return norm(np.delete(vector, self._buffers))
 
 
 def _add_corrections(vector: Vector, corrections: list[GossipMessage]) -> Vector:

@@ -30,7 +30,7 @@ OTHER_TRAINING: dict[str, Any] = {
     "learning_rate_decay": 0.5,
 }
 ORDINARY_ONLY = "keep_optimizer"
-"""SISA refuses it, and rounds that FedEraser repeats start again (tests/unit/unlearning/test_optimizer_state.py)."""
+"""SISA refuses it, and rounds that FedEraser repeats start again (tests/unit/unlearning/test_optimizers.py)."""
 OTHER_TASK: dict[str, Any] = {
     "dataset": "heart-disease",
     "model": "mlp",

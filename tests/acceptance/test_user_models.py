@@ -18,7 +18,7 @@ from server.federation.checkpoints import CheckpointStore
 from strategies.in_process_grid import run_apps
 from tests.federation import DEFAULTS
 from unlearning.evaluation import predict
-from unlearning.optimizer_state import OPTIMIZER
+from unlearning.optimizers import OPTIMIZER
 from unlearning.tasks import Examples, Site, Task
 from unlearning.tasks.losses import classification_measures, cross_entropy
 from unlearning.tasks.set_metrics import balanced_accuracy, roc_auc

@@ -24,7 +24,7 @@ from unlearning.curvature.kinds import (
 )
 from unlearning.curvature.local_loss import LocalLoss, exact_kernels
 from unlearning.errors import NumericalError
-from unlearning.parameters import Vector
+from unlearning.parameters import Vector, distance, norm
 from unlearning.tasks.task import Examples, Task
 
 _log = logging.getLogger(__name__)
@@ -259,8 +259,8 @@ def check_reproducible(product: CurvatureProduct, generator: np.random.Generator
             "A curvature product of a finite vector is not finite. Look for an overflow, a logarithm of zero "
             "or a square root at zero in the model or loss, or a diverged model."
         )
-    difference = float(np.linalg.norm((first - second).astype(np.float64)))
-    allowed = float(np.sqrt(np.finfo(first.dtype).eps)) * float(np.linalg.norm(first.astype(np.float64)))
+    difference = distance(first, second)
+    allowed = float(np.sqrt(np.finfo(first.dtype).eps)) * norm(first)
     if difference > allowed:
         raise NumericalError(
             f"Two products with one vector differ by {difference:.2e} in norm, {allowed:.2e} is allowed. "

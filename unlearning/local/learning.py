@@ -28,7 +28,7 @@ from unlearning.methods.preparation import (
     train_prepared,
 )
 from unlearning.methods.registry import METHODS, preparations
-from unlearning.optimizer_state import OPTIMIZER
+from unlearning.optimizers import OPTIMIZER
 from unlearning.parameters import Vector, check_finite, state_to_save
 from unlearning.requests import NOTHING, Exclusions, Forget, Target
 from unlearning.runtime.display import new_axes, table, with_progress

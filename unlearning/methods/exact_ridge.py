@@ -56,7 +56,7 @@ from unlearning.methods.ridge_statistics import (
     squared_loss,
 )
 from unlearning.methods.updates import NUM_RETAINED, change_of
-from unlearning.parameters import Models, Vector, weighted_mean
+from unlearning.parameters import Models, Vector, norm, weighted_mean
 from unlearning.requests import NOTHING, Exclusions
 from unlearning.runtime.stores import Arrays, Store, keep_newest, newest
 from unlearning.secure_aggregation.addends import MOST_RATE, SecureTotal, SumTerm
@@ -411,5 +411,5 @@ def _certificate(head: Head, parameters: Vector) -> dict[str, Any]:
         "certificate": statement,
         "bound on ‖θ − θ*‖": bound,
         "of it by the model's type": cast,
-        "‖θ‖": float(np.linalg.norm(parameters.astype(np.float64))),
+        "‖θ‖": norm(parameters),
     }

@@ -35,8 +35,8 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.safe_range import Safe
-from unlearning.methods.updates import ask_targets, mean_vector, moved, replies_of_targets
-from unlearning.parameters import Vector, check_length
+from unlearning.methods.updates import ask_targets, moved, replies_of_targets
+from unlearning.parameters import Vector, check_length, in_chunks
 from unlearning.tasks.task import Task
 from unlearning.training import model_with, task_of, train, untrained_parameters
 from unlearning.verification.difference.holders import TargetSends
@@ -119,7 +119,11 @@ def mix_heads(
     slots = head_slots(task)
     for head in heads:
         check_length(head, size_of(slots))
-    mixed = own * head_in(parameters, slots).astype(np.float64) + auxiliary * mean_vector(heads)
+    mixed = in_chunks(
+        lambda head, *others: own * head + auxiliary * (sum(others) / len(others)),
+        head_in(parameters, slots),
+        *heads,
+    )
     return with_head(parameters, slots, mixed)
 
 

@@ -28,7 +28,7 @@ The C_k take the place of the U_k, so the next deletion starts from this one's r
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeAlias, cast
 
@@ -53,7 +53,7 @@ from unlearning.methods.method import (
 )
 from unlearning.methods.preparation import FederatedRound, Preparation
 from unlearning.methods.updates import mean_vector, trained_update, with_kept_buffers
-from unlearning.parameters import Vector, layout
+from unlearning.parameters import Vector, accumulate, in_chunks, layout, norm
 from unlearning.requests import Granularity
 from unlearning.runtime.stores import Arrays, Store
 from unlearning.training import initial_parameters, structure
@@ -145,12 +145,11 @@ class FedEraser(Method[FedEraserParameters, KeepUpdates]):
                 entry = kept.store.load(client, rounds[0])
                 kept.next_store.save(client, rounds[0], entry)
                 weight = 1 if own.per_layer_mean else int(entry["num_examples"])
-                step += weight * entry["update"].astype(np.float64)
+                accumulate(step, weight, entry["update"])
                 weights += weight
         start = initial_parameters(problem.task, problem.schedule(rounds[0]).seed)
-        model = start.astype(np.float64) + step / weights
         state = UnlearningState(
-            parameters=model.astype(parameters.dtype),
+            parameters=in_chunks(lambda first, moved: first + moved / weights, start, step),
             finished=len(rounds) == 1,
             values={"rounds": rounds, "missing": {}},
         )
@@ -199,16 +198,16 @@ class FedEraser(Method[FedEraserParameters, KeepUpdates]):
         for client in sorted(fresh):  # one stored update at a time is in memory
             stored = kept.store.load(client, number)
             update, count = _stored_update(problem, stored), int(stored["num_examples"])
-            calibrated = calibrate(update, fresh[client]) if factors is None else factors * fresh[client]
-            weight = 1 if own.per_layer_mean else count
-            step += weight * calibrated
-            weights += weight
-            rewritten = with_kept_buffers(
-                problem.task, calibrated.astype(update.dtype), {client: replies[client]}
+            calibrated = (
+                calibrate(update, fresh[client]) if factors is None else _scaled(fresh[client], factors)
             )
+            weight = 1 if own.per_layer_mean else count
+            accumulate(step, weight, calibrated)
+            weights += weight
+            rewritten = with_kept_buffers(problem.task, calibrated, {client: replies[client]})
             entry = _entry(rewritten, count, int(stored["trained_in"]))
             kept.next_store.save(client, problem.round, entry)
-        model = (state.parameters.astype(np.float64) + step / weights).astype(state.parameters.dtype)
+        model = in_chunks(lambda before, moved: before + moved / weights, state.parameters, step)
         model = with_kept_buffers(problem.task, model, {client: replies[client] for client in fresh})
         done = state.exchanges + 2
         state = replace(
@@ -231,25 +230,31 @@ class FedEraser(Method[FedEraserParameters, KeepUpdates]):
 
 def calibrate(stored: Vector, fresh: Vector) -> Vector:
     """Compute ‖U‖ Û/(‖Û‖ + 1e-12), in float64: the new direction with the old length. Source: FedEraser, Eq. 4."""
-    direction = fresh.astype(np.float64)
-    length = float(np.linalg.norm(stored.astype(np.float64)))
-    scaled: Vector = direction * (length / (float(np.linalg.norm(direction)) + EPSILON))
-    return scaled
+    factor = norm(stored) / (norm(fresh) + EPSILON)
+    return in_chunks(lambda direction: direction * factor, fresh)
 
 
-def _factors(problem: Problem, store: Store, number: int, fresh: Mapping[str, Vector]) -> Vector:
-    """Compute ‖mean U_l‖/(‖mean Û_l‖ + 1e-12) for each tensor l, spread over its elements (d,).
+def _factors(
+    problem: Problem, store: Store, number: int, fresh: Mapping[str, Vector]
+) -> list[tuple[slice, float]]:
+    """Compute ‖mean U_l‖/(‖mean Û_l‖ + 1e-12) for each tensor l, with its place in the vector.
 
     In a round of the authors' form each tensor's part has one factor for all clients.
     """
-    stored_mean = mean_vector(_stored_update(problem, store.load(client, number)) for client in sorted(fresh))
-    fresh_mean = mean_vector(fresh[client] for client in sorted(fresh))
-    factors = np.ones_like(stored_mean)
-    for slot in layout(structure(problem.task)):
-        part = slice(slot.start, slot.stop)
-        length = np.linalg.norm(stored_mean[part])
-        factors[part] = length / (np.linalg.norm(fresh_mean[part]) + EPSILON)
-    return factors
+    total = np.zeros(next(iter(fresh.values())).size)
+    for client in sorted(fresh):  # one stored update at a time is in memory
+        accumulate(total, 1 / len(fresh), _stored_update(problem, store.load(client, number)))
+    mean = mean_vector([fresh[client] for client in sorted(fresh)])
+    places = [slice(slot.start, slot.stop) for slot in layout(structure(problem.task))]
+    return [(place, norm(total[place]) / (norm(mean[place]) + EPSILON)) for place in places]
+
+
+def _scaled(vector: Vector, factors: Iterable[tuple[slice, float]]) -> Vector:
+    """Return `vector` (d,) with each tensor's part times its factor."""
+    found = np.empty_like(vector)
+    for place, factor in factors:
+        found[place] = in_chunks(lambda part, factor=factor: part * factor, vector[place])
+    return found
 
 
 def _stored_update(problem: Problem, entry: Arrays) -> Vector:

@@ -48,7 +48,7 @@ from unlearning.methods.updates import (
     trained_update,
     with_kept_buffers,
 )
-from unlearning.parameters import Slot, Vector, layout, size_of_vector
+from unlearning.parameters import Slot, Vector, layout, parts, size_of_vector
 from unlearning.training import structure
 from unlearning.verification.difference.holders import TargetSends
 
@@ -101,14 +101,14 @@ class FedMemPrune(Method[FedMemPruneParameters]):
         answered = replies_with_examples(self.info.title, replies)
         model = structure(problem.task)
         own = trainable(model)
-        mean = mean_vector(reply.vector for reply in answered.values())
+        mean = mean_vector([reply.vector for reply in answered.values()])
         redundant = least_moved(mean, own, problem.parameters.share)
+        del mean
         parameters = with_kept_buffers(problem.task, add_mean_update(state.parameters, answered), answered)
-        fresh = fresh_parameters(layout(model), np.random.default_rng([problem.seed, problem.round]))
-        parameters[redundant] = fresh[redundant].astype(parameters.dtype)
+        draw_again(parameters, redundant, layout(model), np.random.default_rng([problem.seed, problem.round]))
         findings = {
-            "parameters drawn again": len(redundant),
-            "share of all parameters": len(redundant) / int(own.sum()),
+            "parameters drawn again": int(redundant.sum()),
+            "share of all parameters": int(redundant.sum()) / int(own.sum()),
             "clients whose updates ranked them": len(answered),
         }
         return moved(problem, state, parameters, findings)
@@ -127,18 +127,32 @@ def trainable(model: nn.Module) -> NDArray[np.bool_]:
     return mask
 
 
-def least_moved(mean: Vector, own: NDArray[np.bool_], share: float) -> NDArray[np.intp]:
-    """Return the positions of the ⌊r·P⌋ parameters with the smallest |mean update| of the P in `own`, sorted."""
-    positions = np.flatnonzero(own)
-    order = np.argsort(np.abs(mean[positions]), kind="stable")
-    return np.sort(positions[order[: int(share * len(positions))]])
+def least_moved(mean: Vector, own: NDArray[np.bool_], share: float) -> NDArray[np.bool_]:
+    """Return which parameters are the ⌊r·P⌋ with the smallest |mean update| of the P in `own`; of equals the first.
+
+    mean, own: (d,), as the result.
+    """
+    sizes = mean[own]
+    np.abs(sizes, out=sizes)
+    if not (count := int(share * sizes.size)):
+        return np.zeros_like(own)
+    sizes.partition(count - 1)
+    edge = sizes[count - 1]
+    del sizes
+    chosen: NDArray[np.bool_] = (-edge < mean) & (mean < edge) & own
+    equals = np.flatnonzero(((mean == edge) | (mean == -edge)) & own)
+    chosen[equals[: count - int(chosen.sum())]] = True
+    return chosen
 
 
-def fresh_parameters(slots: tuple[Slot, ...], generator: np.random.Generator) -> NDArray[np.float64]:
-    """Return fresh numbers for the whole flat vector (d,)."""
-    parts = []
+def draw_again(
+    parameters: Vector, which: NDArray[np.bool_], slots: tuple[Slot, ...], generator: np.random.Generator
+) -> None:
+    """Put fresh numbers in the places `which` of a model (d,); as many are drawn as it has."""
     for slot in slots:
         fan_in = int(np.prod(slot.shape[1:]))
         bound = np.sqrt(6 / fan_in) if len(slot.shape) > 1 else FLAT_RANGE
-        parts.append(generator.uniform(-bound, bound, slot.stop - slot.start))
-    return np.concatenate(parts)
+        for part in parts(slot.stop - slot.start):
+            place = slice(slot.start + part.start, min(slot.start + part.stop, slot.stop))
+            fresh = generator.uniform(-bound, bound, place.stop - place.start)
+            np.copyto(parameters[place], fresh, casting="same_kind", where=which[place])

@@ -21,6 +21,7 @@ ten rounds of either kind are the default, and the round's own rate in post-trai
 rate for a tenth of their rounds. What ended their unlearning is a number of rounds, no measure of how far it came.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, cast
@@ -61,7 +62,7 @@ from unlearning.methods.updates import (
     with_kept_buffers,
     with_retained_update,
 )
-from unlearning.parameters import Vector
+from unlearning.parameters import Vector, add_weighted, dot, in_chunks, norm, parts
 from unlearning.verification.difference.holders import TargetSends
 
 START = "start"
@@ -153,15 +154,18 @@ class FedOsd(Method[FedOsdParameters]):
         if state.exchanges < own.unlearning_rounds:
             forgetting = replies_of_targets(self.info.title, problem, replies)
             keeping = retained_side(self.info.title, problem, replies)
-            wanted = mean_vector(forgetting[client].vector for client in sorted(forgetting))
+            wanted = mean_vector([forgetting[client].vector for client in sorted(forgetting)])
             step, share = orthogonal_step(wanted, [keeping[client].vector for client in sorted(keeping)])
             shares.append(share)
+            terms = {"step": (1.0, step)}
         else:
             keeping = replies_with_examples(self.info.title, replies)
-            away = without_buffers(problem.task, state.parameters.astype(np.float64) - start)
-            step = mean_vector(without_component(keeping[client].vector, away) for client in sorted(keeping))
-        parameters = (state.parameters.astype(np.float64) + step).astype(state.parameters.dtype)
-        parameters = with_kept_buffers(problem.task, parameters, keeping)
+            away = without_buffers(problem.task, state.parameters - start)
+            left = {client: without_component(reply.vector, away) for client, reply in keeping.items()}
+            share = 1 / len(left)
+            terms = {client: (scale * share, keeping[client].vector) for client, (scale, _) in left.items()}
+            terms["\n"] = (-share * sum(along for _, along in left.values()), away)  # no client's id is so
+        parameters = with_kept_buffers(problem.task, add_weighted(state.parameters, terms), keeping)
         done = state.exchanges + 1
         findings = {
             "rounds of unlearning": min(done, own.unlearning_rounds),
@@ -194,17 +198,24 @@ def unlearning_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return -(1 - true_class / 2).log().mean()
 
 
-def orthogonal_step(wanted: Vector, others: Sequence[Vector]) -> tuple[NDArray[np.float64], float]:
+def orthogonal_step(wanted: Vector, others: Sequence[Vector]) -> tuple[Vector, float]:
     """Compute d · ‖g‖/‖d‖ and the share ‖d‖/‖g‖ for d = g − Aᵀ(AAᵀ)⁺A g, `others` (d,) the rows of A, in float64.
+
+    The least squares are those of the triangle R of Aᵀ = QR, put together in chunks, so A is never held as a whole.
 
     Raises:
         MethodFailed: nothing of g is orthogonal to the rows; or it is zero, a model that nothing can move.
     """
-    goal, length = wanted.astype(np.float64), float(np.linalg.norm(wanted.astype(np.float64)))
-    columns = np.stack([other.astype(np.float64) for other in others], axis=1)
-    coefficients = np.linalg.lstsq(columns, goal, rcond=None)[0]
-    free = goal - columns @ coefficients
-    share = float(np.linalg.norm(free)) / length if length else 0.0
+    columns = (*others, wanted)
+    triangle = np.zeros((0, len(columns)))
+    for part in parts(wanted.size):
+        chunk = np.stack([column[part].astype(np.float64) for column in columns], axis=1)
+        triangle = np.asarray(np.linalg.qr(np.vstack([triangle, chunk]), mode="r"))
+    rows, goal = triangle[:, :-1], triangle[:, -1]
+    smallest = float(np.finfo(np.float64).eps) * max(wanted.size, len(others))
+    coefficients = np.linalg.lstsq(rows, goal, rcond=smallest)[0]
+    length = float(np.linalg.norm(goal))
+    share = float(np.linalg.norm(goal - rows @ coefficients)) / length if length else 0.0
     if share < SMALLEST_SHARE:
         raise MethodFailed(
             f"The updates of {len(others)} client(s) that stay leave no direction free in which to unlearn, or the "
@@ -212,16 +223,23 @@ def orthogonal_step(wanted: Vector, others: Sequence[Vector]) -> tuple[NDArray[n
             retryable=False,
             code="no-direction",
         )
-    return free / share, share
+    weights = dict(enumerate(-coefficients / share))
+
+    def free(goal: NDArray[np.float64], *chunks: NDArray[np.float64]) -> NDArray[np.float64]:
+        return sum((weights[place] * chunk for place, chunk in enumerate(chunks)), goal / share)
+
+    return in_chunks(free, wanted, *others), share
 
 
-def without_component(update: Vector, direction: Vector) -> NDArray[np.float64]:
-    """Compute Δ − (Δ·a/‖a‖²) a at the length of Δ, in float64; zero where Δ lies along a, Δ where a is zero."""
-    change = update.astype(np.float64)
-    squared = float(direction @ direction)
-    left = change - (float(change @ direction) / squared) * direction if squared else change
-    length, kept = float(np.linalg.norm(change)), float(np.linalg.norm(left))
+def without_component(update: Vector, direction: Vector) -> tuple[float, float]:
+    """Return s and t of s Δ − t a = (Δ − (Δ·a/‖a‖²) a) at the length of Δ, in float64.
+
+    Both are zero where Δ lies along a; s is 1 and t zero where a is zero.
+    """
+    squared, length = dot(direction, direction), norm(update)
+    along = dot(update, direction) / squared if squared else 0.0
+    chunks = (update[part].astype(np.float64) - along * direction[part] for part in parts(update.size))
+    kept = math.sqrt(sum(float(chunk @ chunk) for chunk in chunks))
     if kept <= SMALLEST_SHARE * length:
-        return np.zeros_like(change)
-    scaled: NDArray[np.float64] = left * (length / kept)
-    return scaled
+        return 0.0, 0.0
+    return length / kept, along * length / kept

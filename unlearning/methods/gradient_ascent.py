@@ -126,7 +126,10 @@ class _Climb:
 
     def after_step(self, model: nn.Module) -> bool:
         self.steps += 1
-        self.is_finite = all(bool(torch.isfinite(weight).all()) for weight in model.parameters())
+        ends = (
+            torch.stack(torch.aminmax(weight.detach())) for weight in model.parameters() if weight.numel()
+        )
+        self.is_finite = all(bool(two.isfinite().all()) for two in ends)  # which a NaN becomes, too
         return not self.is_finite
 
 

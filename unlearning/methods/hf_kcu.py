@@ -49,7 +49,7 @@ from unlearning.methods.updates import (
     num_retained,
     replies_of_targets,
 )
-from unlearning.parameters import Vector, add_weighted
+from unlearning.parameters import Vector, add_weighted, norm
 from unlearning.solvers.conjugate_gradient import conjugate_gradient
 from unlearning.solvers.lanczos import lanczos_extremes
 from unlearning.solvers.solution import Solution
@@ -150,7 +150,7 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
         return Reply(
             vector=(scale * solution.value).astype(theta.dtype),
             num_examples=len(site.forget),
-            metrics={"gradient_norm": _norm(forgetting), "scale": scale},
+            metrics={"gradient_norm": norm(forgetting), "scale": scale},
             values={
                 NUM_RETAINED: len(site.retain),
                 **_account(solution),
@@ -239,8 +239,8 @@ def _removal_weights(total: int, affected: Replies) -> dict[str, float]:
 
 
 def _scale_of(theta: Vector, value: Vector, cap: float) -> float:
-    size = _norm(value)
-    return min(1.0, cap * _norm(theta) / size) if size else 1.0  # Eq. (21)
+    size = norm(value)
+    return min(1.0, cap * norm(theta) / size) if size else 1.0  # Eq. (21)
 
 
 def _account(solution: Solution) -> dict[str, Any]:
@@ -272,7 +272,3 @@ def _bound(product: CurvatureProduct, solution: Solution, steps: int, seed: int)
         # Eq. (6)
         "bound of Theorem 3 on the relative error": 2 * ((root - 1) / (root + 1)) ** len(solution.curvatures),
     }
-
-
-def _norm(vector: Vector) -> float:
-    return float(np.linalg.norm(vector.astype(np.float64)))

@@ -24,7 +24,7 @@ from unlearning.certified.round_lengths import LocalWork, Premises, RoundLengths
 from unlearning.certified.rounding import Arithmetic
 from unlearning.certified.sensitivity import Weighting
 from unlearning.methods.preparation import FederatedRound
-from unlearning.parameters import Vector, content_hash, weighted_mean
+from unlearning.parameters import Vector, content_hash, distance, norm, weighted_mean
 from unlearning.runtime.json_codec import from_plain, to_plain
 from unlearning.training import TrainingSettings, frozen_part
 
@@ -80,13 +80,13 @@ def append_round(
             client: LocalWork(
                 num_examples=count,
                 num_steps=int(reported[client][0]),
-                distance=_length(done.after, local),
+                distance=distance(done.after, local),
             )
             for client, (count, local) in done.models.items()
         },
-        moved=_length(done.after, done.before),
-        norm=_length(done.before, np.zeros(1)),
-        vectors={unit: _length(vector, np.zeros(1)) for unit, vector in vectors.items()},
+        moved=distance(done.after, done.before),
+        norm=norm(done.before),
+        vectors={unit: norm(vector) for unit, vector in vectors.items()},
         premises=None if unmet else _premises(done, feature_norm),
         unmet=unmet,
     )
@@ -159,7 +159,3 @@ def _is_plain(training: TrainingSettings) -> bool:
     return training.optimizer == "sgd" and not (
         training.momentum or training.augment or training.clip_norm or training.maximize
     )
-
-
-def _length(one: Vector, other: Vector) -> float:
-    return float(np.linalg.norm(one.astype(np.float64) - other))

@@ -38,7 +38,7 @@ from unlearning.methods.hf_online_kept import (
 )
 from unlearning.methods.hf_online_records import WORK, append_round, has_trained, work_of
 from unlearning.methods.preparation import FederatedRound, LocalRound
-from unlearning.parameters import Vector
+from unlearning.parameters import Vector, norm
 from unlearning.requests import Exclusions, Target
 from unlearning.runtime.stores import Arrays, Store, keep_newest, newest
 from unlearning.tasks.task import Task
@@ -103,7 +103,7 @@ class CarryVectors(CarriedVectorOptions):
             )
         if not np.isfinite(found).all():
             raise UpdateRefused("A vector that it returned for hf-online is not finite.")
-        for before, after in zip(map(_norm, expected), map(_norm, found), strict=True):
+        for before, after in zip(map(norm, expected), map(norm, found), strict=True):
             if after > LARGEST_GROWTH * before:
                 raise UpdateRefused(
                     f"A vector of length {before:.3g} that it was sent for hf-online came back {after:.3g} long; over "
@@ -153,7 +153,7 @@ class CarryVectors(CarriedVectorOptions):
                     weighting=self.weighting,
                 )
             # Of one that overflows no client could return a derivative, and every client's model would be refused.
-            if not _norm(vector) <= LARGEST_GROWTH * max(1.0, _norm(done.after)):
+            if not norm(vector) <= LARGEST_GROWTH * max(1.0, norm(done.after)):
                 mark_lost(store, unit, done.number)
                 continue
             keep_newest(store, unit, done.number, seal(vector, unit, key))
@@ -209,12 +209,6 @@ class CarryVectors(CarriedVectorOptions):
             f"vectors are carried for client(s) {', '.join(sorted(self.clients))} only. That would need "
             f'prepare = "hf-online clients={named}" from before the first round.'
         )
-
-
-def _norm(vector: Vector) -> float:
-    """Return ‖v‖ in float64; infinite where the squares overflow."""
-    with np.errstate(over="ignore"):
-        return float(np.linalg.norm(vector.astype(np.float64)))
 
 
 def _check_features(work: LocalRound, limit: float) -> None:

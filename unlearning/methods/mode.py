@@ -16,7 +16,6 @@ not mixed: G's become the retained clients' in each guidance.
 from dataclasses import replace
 from typing import Annotated, Literal, cast
 
-import numpy as np
 import torch
 from pydantic import Field
 
@@ -46,7 +45,7 @@ from unlearning.methods.updates import (
     trained_update,
     with_kept_buffers,
 )
-from unlearning.parameters import Vector
+from unlearning.parameters import Vector, in_chunks
 from unlearning.requests import Granularity
 from unlearning.verification.difference.holders import TargetSends
 
@@ -173,5 +172,4 @@ def steps(parameters: MoDeParameters) -> list[Step]:
 
 def degrade(model: Vector, degradation: Vector, momentum: float) -> Vector:
     """Compute λ G + (1 − λ) De, in float64. Source: MoDe, momentum degradation."""
-    mixed: Vector = momentum * model.astype(np.float64) + (1 - momentum) * degradation.astype(np.float64)
-    return mixed.astype(model.dtype)
+    return in_chunks(lambda one, other: momentum * one + (1 - momentum) * other, model, degradation)

@@ -60,7 +60,7 @@ from unlearning.methods.newton_cg_solve import (
     solve_of,
 )
 from unlearning.methods.updates import add_mean_update, replies_of_targets, replies_with_examples
-from unlearning.parameters import Vector, content_hash
+from unlearning.parameters import Vector, content_hash, norm
 from unlearning.requests import NOTHING
 from unlearning.secure_aggregation.addends import MOST_RATE, SecureTotal, SumTerm
 from unlearning.solvers.cg_state import cg_advance, cg_begin, cg_direction, cg_precondition, cg_restart
@@ -240,7 +240,7 @@ def _after_gradient(
 
 def _unit(phase: str, direction: NDArray[Any] | None, shift: float) -> float:
     """Return what a client divides its vector by in a sum: ‖p‖ for H_i p, and for M_i⁻¹ r its bound ‖r‖/(μ+λ)."""
-    length = 1.0 if direction is None else float(np.linalg.norm(direction.astype(np.float64))) or 1.0
+    length = 1.0 if direction is None else norm(direction) or 1.0
     return length / max(shift, _FLATTEST) if phase == PRECONDITION else length
 
 

@@ -18,6 +18,7 @@ from unlearning.methods.costs import WorkDone
 from unlearning.methods.method import MethodParameters, Problem, UnlearningState
 from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import change_of
+from unlearning.parameters import in_chunks, norm
 from unlearning.solvers.cg_state import Awaits, CgSettings, CgState, cg_solution
 from unlearning.tasks.task import Task
 from unlearning.training import structure
@@ -62,7 +63,7 @@ def first_phase(problem: Problem[NewtonCgParameters]) -> str:
 def cg_settings(problem: Problem[NewtonCgParameters], state: UnlearningState) -> CgSettings:
     """Return how the server solves, with the trust radius as a length."""
     chosen = problem.parameters
-    size = float(np.linalg.norm(without_buffers(problem.task, state.parameters).astype(np.float64)))
+    size = norm(without_buffers(problem.task, state.parameters))
     return CgSettings(
         max_iterations=chosen.iterations,
         tolerance=chosen.tolerance,
@@ -124,9 +125,7 @@ def _take_step(
         raise MethodFailed(
             f"The solve broke down. {solution.outcome.advice}", retryable=False, code="no-solution"
         )
-    parameters = (state.parameters.astype(np.float64) - solution.value.astype(np.float64)).astype(
-        state.parameters.dtype
-    )
+    parameters = in_chunks(lambda before, step: before - step, state.parameters, solution.value)
     steps = state.values["steps"] + 1
     damping = problem.parameters.damping
     work = WorkDone(products=state.work.products + solution.num_products)

@@ -46,7 +46,7 @@ from unlearning.methods.method import (
 from unlearning.methods.preparation import LocalRound, Preparation
 from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import ask_targets, moved, replies_of_targets
-from unlearning.parameters import Vector, add_weighted, flatten, load
+from unlearning.parameters import Vector, add_weighted, distance, flatten, in_chunks, load
 from unlearning.requests import Granularity
 from unlearning.runtime.stores import keep_newest, newest
 from unlearning.tasks.task import Task
@@ -164,7 +164,7 @@ class Pga(Method[PgaParameters]):
             without_buffers(task, untrained_parameters(task, seed + number))
             for number in range(RANDOM_MODELS)
         )
-        radius = np.sqrt(np.mean([squared_distance(reference, init) / 3 for init in inits]))
+        radius = np.sqrt(np.mean([distance(reference, init) ** 2 / 3 for init in inits]))
         walk = _Walk(task, reference, last, float(radius), float(instruction.values["max_distance"]))
         start = with_buffers_of(task, reference, instruction.model)
         trained = train(task, start, site.own, instruction.training, after_step=walk.after_step)
@@ -175,7 +175,7 @@ class Pga(Method[PgaParameters]):
                 "loss": trained.loss,
                 "steps": walk.steps,
                 "projections": walk.projections,
-                "distance": squared_distance(without_buffers(task, trained.parameters), last),
+                "distance": distance(without_buffers(task, trained.parameters), last) ** 2,
             },
         )
 
@@ -204,14 +204,7 @@ class Pga(Method[PgaParameters]):
 
 def reference_model(model: Vector, last: Vector, share: float) -> Vector:
     """Compute θ_ref = (θ − share · θ_u)/(1 − share): the others' average if θ_u entered θ with `share`."""
-    reference: Vector = (model.astype(np.float64) - share * last.astype(np.float64)) / (1 - share)
-    return reference.astype(model.dtype)
-
-
-def squared_distance(one: Vector, other: Vector) -> float:
-    """Compute ‖one − other‖², in float64."""
-    difference = one.astype(np.float64) - other.astype(np.float64)
-    return float(difference @ difference)
+    return in_chunks(lambda one, other: (one - share * other) / (1 - share), model, last)
 
 
 class _Walk:
@@ -229,13 +222,15 @@ class _Walk:
         self.steps += 1
         whole = flatten(model)
         parameters = without_buffers(self._task, whole)
-        distance = np.sqrt(squared_distance(parameters, self._reference))
-        if distance > self._radius:
+        away = distance(parameters, self._reference)
+        if away > self._radius:
             self.projections += 1
-            direction = parameters.astype(np.float64) - self._reference
-            parameters = (self._reference + direction * (self._radius / distance)).astype(parameters.dtype)
+            scale = self._radius / away
+            parameters = in_chunks(
+                lambda here, centre: centre + scale * (here - centre), parameters, self._reference
+            )
             load(model, with_buffers_of(self._task, parameters, whole))
-        return squared_distance(parameters, self._last) > self._max_distance
+        return distance(parameters, self._last) ** 2 > self._max_distance
 
 
 def _clients(problem: Problem) -> set[str]:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from typing_extensions import TypeVar
 
-from unlearning.optimizer_state import OPTIMIZER, keep_state, kept_state
+from unlearning.optimizers import OPTIMIZER, keep_state, kept_state
 from unlearning.parameters import Models, Vector, layout, travelling, weighted_mean
 from unlearning.requests import Exclusions, Target
 from unlearning.runtime.stores import Arrays, MemoryStore, Store

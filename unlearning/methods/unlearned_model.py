@@ -1,10 +1,8 @@
 """What a method's model must be before anything uses it: a federation's gate asks for it, and the library."""
 
-import numpy as np
-
-from unlearning.buffers import check_variances, without_buffers
+from unlearning.buffers import Change, buffers_in, check_variances
 from unlearning.errors import ModelRefused, UpdateRefused
-from unlearning.parameters import Vector
+from unlearning.parameters import Vector, count_not_finite
 from unlearning.tasks.task import Task
 
 LARGEST_GROWTH = 100.0
@@ -19,8 +17,7 @@ def check_unlearned(task: Task, parameters: Vector, before: Vector | None) -> No
     Raises:
         ModelRefused: with both norms, or how many values are wrong.
     """
-    bad = parameters.size - int(np.isfinite(parameters).sum())
-    if bad:
+    if bad := count_not_finite(parameters):
         raise ModelRefused(
             f"The method gave a model of which {bad:,} of {parameters.size:,} values are not finite. The model is as "
             "it was.",
@@ -35,10 +32,8 @@ def check_unlearned(task: Task, parameters: Vector, before: Vector | None) -> No
         ) from exc
     if before is None:
         return
-    norm, norm_before = (
-        float(np.linalg.norm(without_buffers(task, vector).astype(np.float64)))
-        for vector in (parameters, before)
-    )
+    zeros = buffers_in(task, parameters)
+    norm, norm_before = (Change(vector, zeros=zeros).norm for vector in (parameters, before))
     if norm_before > 0 and norm > LARGEST_GROWTH * norm_before:
         raise ModelRefused(
             "This attempt would have ruined the model, so it was thrown away. Nothing has changed. (Norm "

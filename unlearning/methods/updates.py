@@ -4,14 +4,13 @@ Where targets and retained clients work at once a target that keeps a part is on
 same model, on what it forgets and on what it keeps, and sends the second update beside the first.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unlearning.buffers import buffer_positions, without_buffers
+from unlearning.buffers import Change, buffer_positions, buffers_in, without_buffers
 from unlearning.errors import MethodFailed, UpdateRefused
 from unlearning.methods.method import (
     ClientSite,
@@ -22,7 +21,7 @@ from unlearning.methods.method import (
     Reply,
     UnlearningState,
 )
-from unlearning.parameters import Vector, add_weighted, weighted_mean
+from unlearning.parameters import Vector, add_weighted, in_chunks, weighted_mean
 from unlearning.requests import NOTHING
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import AfterStep, train
@@ -99,9 +98,8 @@ def num_retained(reply: Reply) -> int:
 
 def change_of(task: Task, before: Vector, after: Vector) -> dict[str, float]:
     """Return the finding ‖after − before‖ / ‖before‖ of parameters; infinite where `before` is zero, `after` not."""
-    start = without_buffers(task, before).astype(np.float64)
-    change = float(np.linalg.norm(without_buffers(task, after).astype(np.float64) - start))
-    size = float(np.linalg.norm(start))
+    zeros = buffers_in(task, after)
+    change, size = Change(after, before, zeros).norm, Change(before, zeros=zeros).norm
     return {"relative change of the model ‖Δθ‖/‖θ‖": change / size if size else (np.inf if change else 0.0)}
 
 
@@ -135,7 +133,7 @@ def trained_update(
     if len(examples) == 0:
         return Reply(vector=np.zeros_like(instruction.model), num_examples=0)
     trained = train(site.task, instruction.model, examples, instruction.training, after_step=after_step)
-    update = trained.parameters - instruction.model
+    update = np.subtract(trained.parameters, instruction.model, out=trained.parameters)
     return Reply(vector=update, num_examples=trained.num_examples, metrics={"loss": trained.loss})
 
 
@@ -189,13 +187,11 @@ def shares(replies: Replies, weight: float = 1.0) -> dict[str, tuple[float, Vect
     return {client: (weight * reply.num_examples / total, reply.vector) for client, reply in replies.items()}
 
 
-def mean_vector(vectors: Iterable[Vector]) -> NDArray[np.float64]:
-    """Compute the mean of at least one vector (d,), in float64 and one at a time; no number of examples weighs."""
-    total, count = np.zeros(1), 0
-    for vector in vectors:
-        total = total + vector.astype(np.float64)
-        count += 1
-    return total / count
+def mean_vector(vectors: Sequence[Vector]) -> Vector:
+    """Compute the mean of vectors (d,), in float64; no number of examples weighs. Of a single one it is itself."""
+    if len(vectors) == 1:
+        return vectors[0]
+    return in_chunks(lambda *chunks: sum(chunks) / len(chunks), *vectors)
 
 
 def check_somebody_keeps(title: str, problem: Problem) -> None:

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from unlearning.errors import CheckpointError, NumericalError
-from unlearning.parameters import Vector
+from unlearning.parameters import Vector, dot, norm
 from unlearning.runtime.json_codec import restore, to_plain
-from unlearning.solvers.solution import Outcome, Solution, dot, norm
+from unlearning.solvers.solution import Outcome, Solution
 
 
 class Awaits(StrEnum):

@@ -5,8 +5,8 @@ import scipy  # its parts are imported at their first use
 from numpy.typing import NDArray
 
 from unlearning.errors import NumericalError
-from unlearning.parameters import Vector
-from unlearning.solvers.solution import Outcome, Product, Solution, norm
+from unlearning.parameters import Vector, norm
+from unlearning.solvers.solution import Outcome, Product, Solution
 
 MAX_DIMENSION = 5_000
 """The matrix of this number of columns takes 200 MB in float64."""

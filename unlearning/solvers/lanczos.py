@@ -12,7 +12,8 @@ import numpy as np
 import scipy  # its parts are imported at their first use
 
 from unlearning.errors import NumericalError
-from unlearning.solvers.solution import Product, norm
+from unlearning.parameters import norm
+from unlearning.solvers.solution import Product
 
 
 class Extremes(NamedTuple):

@@ -5,13 +5,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-import numpy as np
-
 from unlearning.parameters import Vector
 
 Product: TypeAlias = Callable[[Vector], Vector]
-
-_CHUNK = 1 << 20
 
 
 class Outcome(StrEnum):
@@ -76,16 +72,3 @@ class Solution:
     def relative_residual(self) -> float:
         """‖b − A x‖/‖b‖ at the end; 0 where b is zero."""
         return self.residuals[-1] / self.right_hand_side_norm if self.right_hand_side_norm else 0.0
-
-
-def dot(left: Vector, right: Vector) -> float:
-    """Compute ⟨left, right⟩ in float64, without a float64 copy of the whole vectors."""
-    if left.dtype == right.dtype == np.float64:
-        return float(np.dot(left, right))
-    chunks = (slice(start, start + _CHUNK) for start in range(0, left.size, _CHUNK))
-    return sum(float(np.dot(left[chunk].astype(float), right[chunk].astype(float))) for chunk in chunks)
-
-
-def norm(vector: Vector) -> float:
-    """Compute ‖vector‖ in float64."""
-    return float(np.sqrt(dot(vector, vector)))

@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from unlearning.errors import ContractBroken
 from unlearning.local import begin, learn, retained, unlearn
 from unlearning.methods.method import Method, MethodInfo
 from unlearning.one_line import as_line
-from unlearning.parameters import Vector
+from unlearning.parameters import norm
 from unlearning.requests import Granularity, Target
 from unlearning.testing.convex import DATA, TASK, TRAINING
 from unlearning.testing.deletion_rules import DELETION_RULES
@@ -70,7 +68,7 @@ def distance_from_retraining(method: Method, claim: Claim) -> float:
 
     before, without = trained(DATA), trained(retained(DATA, target)).parameters
     unlearned = unlearn(method, TASK, before, DATA, target, **claim.parameters).parameters
-    return _length(unlearned - without) / _length(before.parameters - without)
+    return norm(unlearned - without) / norm(before.parameters - without)
 
 
 def _broken_by_deletion(method: Method, granularity: Granularity) -> list[str]:
@@ -109,7 +107,3 @@ def _broken(rule: Rule[Subject], subject: Subject) -> str:
 
 def _said(exc: Exception) -> str:
     return as_line(f"it raised {type(exc).__name__}: {exc}").rstrip(".")
-
-
-def _length(vector: Vector) -> float:
-    return float(np.linalg.norm(vector.astype(np.float64)))

@@ -11,9 +11,10 @@ from strategies import PUFRegular
 from strategies.exchange import Exchange, exchange
 from strategies.messages import VECTOR, model_record, vector_of
 from strategies.round_plan import RoundPlan
-from strategies.update_limits import Change, over_the_median
+from strategies.update_limits import over_the_median
 from tests.raising import raises
 from tests.rounds import START, OneRound
+from unlearning.buffers import Change
 from unlearning.errors import MethodFailed, UpdateRefused
 from unlearning.methods.method import Reply
 from unlearning.requests import Granularity, Target

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from strategies.update_limits import Change
 from unlearning import parameters
+from unlearning.buffers import Change
 from unlearning.errors import UpdateRefused
 from unlearning.parameters import CHUNK, Vector, check_finite, weighted_mean
 

@@ -11,8 +11,9 @@ from strategies.aggregation import Combined
 from strategies.averaging import Averaging
 from strategies.round_plan import RoundOutcome, RoundPlan
 from strategies.round_rules import RoundRules
-from strategies.update_limits import Change, CountLimits, Excess, Limits, agrees, excess, influences
+from strategies.update_limits import CountLimits, Excess, Limits, agrees, excess, influences
 from tests.rounds import START, OneRound
+from unlearning.buffers import Change
 from unlearning.methods.method import Reply
 from unlearning.methods.registry import preparations
 from unlearning.parameters import Vector, weighted_mean

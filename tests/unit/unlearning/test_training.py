@@ -81,15 +81,27 @@ class HalfUsed(nn.Module):
 
 @pytest.mark.parametrize("build_model", [EXACT.build_model, HalfUsed])
 @pytest.mark.parametrize(
-    "changes", [{}, {"momentum": 0.9}, {"momentum": 0.9, "weight_decay": 0.1, "maximize": True}]
+    ("optimizer", "changes"),
+    [
+        (torch.optim.SGD, {}),
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (torch.optim.SGD, {"momentum": 0.9, "weight_decay": 0.1, "maximize": True}),
+        (torch.optim.Adam, {}),
+        (torch.optim.Adam, {"weight_decay": 0.1, "maximize": True}),
+        (torch.optim.AdamW, {"weight_decay": 0.1}),
+        (torch.optim.AdamW, {"weight_decay": 0.1, "maximize": True}),
+    ],
 )
-def test_sgd_is_torch_s_own_to_the_bit(build_model: Callable[[], nn.Module], changes: dict[str, Any]) -> None:
+def test_an_optimizer_is_torch_s_own_to_the_bit(
+    build_model: Callable[[], nn.Module], optimizer: Callable[..., Any], changes: dict[str, Any]
+) -> None:
     """Against the optimiser class, also for weights without a gradient."""
     task, examples = replace(EXACT, build_model=build_model), BLOBS
-    settings = TrainingSettings(learning_rate=0.3, batch_size=12, epochs=4, **changes)
+    name: OptimizerName = {torch.optim.Adam: "adam", torch.optim.AdamW: "adamw"}.get(optimizer, "sgd")
+    settings = TrainingSettings(learning_rate=0.3, batch_size=12, epochs=4, optimizer=name, **changes)
     start = initial_parameters(task, 1)
     model = initial_model(task, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, **changes)
+    optimizer = optimizer(model.parameters(), lr=0.3, **changes, **({} if name == "sgd" else {"fused": True}))
     generator = torch.Generator().manual_seed(0)
     for _ in range(4):
         order = torch.randperm(12, generator=generator)
@@ -114,7 +126,9 @@ import client.handlers
 from unlearning.training import TrainingSettings, initial_parameters, train
 settings = TaskSettings(num_clients=5, model="mlp")
 task = make_task(settings)
-train(task, initial_parameters(task, 0), load_site(settings, 0).train, TrainingSettings(clip_norm=1.0))
+for name in ("sgd", "adam"):
+    training = TrainingSettings(clip_norm=1.0, optimizer=name)
+    train(task, initial_parameters(task, 0), load_site(settings, 0).train, training)
 heavy = {"torch._dynamo", "triton", "torchvision", "sklearn", "matplotlib"}
 heavy |= {"scipy.linalg", "scipy.stats", "scipy.optimize"}
 print(heavy & sys.modules.keys() or "nothing after training")

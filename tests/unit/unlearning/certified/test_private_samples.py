@@ -20,10 +20,10 @@ from unlearning.certified.private_samples import (
 )
 from unlearning.certified.private_training import least_noise_multiplier, spent_epsilon
 from unlearning.errors import AppError
+from unlearning.optimizers import Sgd
 from unlearning.tasks.losses import cross_entropy
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings, initial_parameters, train
-from unlearning.training_step import Sgd
 
 
 class Recurrent(nn.Module):

@@ -9,7 +9,7 @@ from torch import nn
 from tests.tasks import noise, tiny_classification
 from unlearning.errors import ConfigurationError
 from unlearning.local import begin, learn, unlearn
-from unlearning.optimizer_state import OPTIMIZER, keep_state, kept_state
+from unlearning.optimizers import OPTIMIZER, keep_state, kept_state
 from unlearning.requests import Granularity, Target
 from unlearning.runtime.stores import MemoryStore
 from unlearning.training import TrainingSettings, initial_parameters, train

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from unlearning.errors import UpdateRefused
 from unlearning.one_line import as_line
+from unlearning.parameters import parts
 from unlearning.untrusted import check_size, npy_array
 
 
@@ -53,6 +54,16 @@ def num_bytes(array: Array) -> int:
     head = BytesIO()
     np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(array.numbers))
     return head.tell() + array.numbers.nbytes
+
+
+def is_same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Return whether two arrays have the same bits, dtype and shape; at once where they are one and the same."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    if one.ctypes.data == other.ctypes.data and one.strides == other.strides:
+        return True
+    flat, others = one.reshape(-1), other.reshape(-1)
+    return all(flat[part].tobytes() == others[part].tobytes() for part in parts(flat.size))
 
 
 def numbers_of(name: str, array: Array, max_size: int | None = None) -> NDArray[Any]:

@@ -16,6 +16,7 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from strategies.exchange import Exchange, Failure, read_each, reported_failure
+from strategies.held_arrays import is_same, numbers_of
 from strategies.messages import (
     ARRAYS,
     CONFIG,
@@ -24,6 +25,7 @@ from strategies.messages import (
     Json,
     count_bytes,
     json_record,
+    record_of,
     records_of,
     told_values,
     values_of,
@@ -65,7 +67,7 @@ class JointMessages:
     @property
     def is_possible(self) -> bool:
         """Whether those who are asked for both work from the very model that is measured."""
-        return all(_model(self.work[client]) == _model(self.measurement[client]) for client in self._both)
+        return all(_is_same_model(self.work[client], self.measurement[client]) for client in self._both)
 
     @property
     def messages(self) -> dict[str, Message]:
@@ -165,7 +167,7 @@ def _take_apart(content: RecordDict, values: Json) -> tuple[RecordDict, RecordDi
 def _with(content: RecordDict, arrays: Mapping[str, Array], values: Mapping[str, Any]) -> RecordDict:
     """Return the same records with other arrays and other JSON."""
     others = {name: record for name, record in content.items() if name != ARRAYS}
-    own = {ARRAYS: ArrayRecord(dict(arrays))} if arrays else {}
+    own = {ARRAYS: record_of(arrays)} if arrays else {}
     return RecordDict({**own, **others, CONFIG: json_record(values)})
 
 
@@ -173,9 +175,11 @@ def _arrays(content: RecordDict) -> dict[str, Array]:
     return dict(records_of(content, ArrayRecord).get(ARRAYS, {}))
 
 
-def _model(message: Message) -> bytes | None:
-    array = _arrays(message.content).get(VECTOR)
-    return None if array is None else array.data
+def _is_same_model(one: Message, other: Message) -> bool:
+    first, second = (_arrays(message.content).get(VECTOR) for message in (one, other))
+    if first is None or second is None:
+        return first is second
+    return is_same(numbers_of(VECTOR, first), numbers_of(VECTOR, second))
 
 
 def _seconds(values: Json) -> float:

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from strategies.held_arrays import HeldArray, num_bytes, numbers_of
@@ -99,9 +99,14 @@ def arrays_record(
     arrays: Mapping[str, NDArray[Any]], hashes: Mapping[str, str] = MappingProxyType({})
 ) -> ArrayRecord:
     """Return named arrays as a record, without a copy; `hashes` of their content, where they are known."""
+    return record_of({name: HeldArray(array, hashes.get(name, "")) for name, array in arrays.items()})
+
+
+def record_of(arrays: Mapping[str, Array]) -> ArrayRecord:
+    """Return these very arrays as a record; of a mapping Flower makes arrays of its own, with a copy of the bytes."""
     record = ArrayRecord()
-    for name, array in arrays.items():  # of a mapping Flower makes arrays of its own
-        record[name] = HeldArray(array, hashes.get(name, ""))
+    for name, array in arrays.items():
+        record[name] = array
     return record
 
 

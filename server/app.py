@@ -201,7 +201,7 @@ def run_federation(
         state = context.checkpoints.newest()
         if state is None:
             _log.info("A new federation in %s", context.state_dir)
-            state = FederationState(parameters=initial_parameters(context.task, settings.seed))
+            state = _new_state(context)
             _check_room(settings, context.state_dir, state.parameters.nbytes)
         else:
             _check_same_model(context.task, state.parameters.size, context.state_dir)
@@ -211,20 +211,29 @@ def run_federation(
         if context.training_account is not None:
             context.training_account.check(round_number=state.round, training_rounds=state.training_rounds)
         now = SettingsSince.of(settings, run.written, state.round + 1)
-        state = replace(state, settings=going_on(state.settings, now, state.prepared_since))
+        states = [replace(state, settings=going_on(state.settings, now, state.prepared_since))]
+        del state  # its models would be held until the end
+
+        def begin() -> FederationState:
+            if states:
+                return states.pop()
+            found = context.checkpoints.newest() or _new_state(context)
+            return replace(found, settings=going_on(found.settings, now, found.prepared_since))
+
         write_atomically(context.state_dir / SETTINGS_FILE, json.dumps(dict(run.written), indent=1).encode())
+        loop = LiveLoop(context, scripted, every_round_counts=every_round_counts)
         try:
-            state = run_through_outages(
-                LiveLoop(context, scripted, every_round_counts=every_round_counts).run,
-                context.checkpoints,
-                state,
-            )
+            state = run_through_outages(loop.run, begin)
         except Fenced as exc:
             _log.error("This server process ends: %s", exc)
             raise
         digest = content_hash(state.parameters)
         _log.info("Done after round %d; model %s in %s", state.round, digest, context.state_dir)
         return state
+
+
+def _new_state(context: FederationContext) -> FederationState:
+    return FederationState(parameters=initial_parameters(context.task, context.settings.seed))
 
 
 def _check_same_model(task: Task, size: int, state_dir: Path) -> None:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from logging import getLogger
 
-from server.federation.checkpoints import CheckpointStore
 from server.federation.state import FederationState
 from server.ledger import LedgerUnavailable
 from unlearning.runtime.growing_pause import GrowingPause
@@ -31,29 +30,29 @@ def is_outage(error: BaseException) -> bool:
 
 def run_through_outages(
     run: Callable[[FederationState], FederationState],
-    checkpoints: CheckpointStore,
-    state: FederationState,
+    begin: Callable[[], FederationState],
     *,
     wait: Callable[[float], None] = time.sleep,
 ) -> FederationState:
-    """Return `run(state)`; after each outage it waits and runs again from the newest checkpoint.
+    """Return `run(begin())`; after each outage it waits and runs again from what `begin` then returns.
+
+    No state is held here while another one follows it in `run`: each has models.
 
     Raises:
         Fenced: another server process has taken over while this one waited.
         Exception: whatever else `run` raises.
     """
-    current, failures, failed_at = state, 0, -1
+    failures, failed_at = 0, -1
     while True:
+        states = [begin()]
+        number = states[0].round
         try:
-            if failures:
-                saved = checkpoints.newest()
-                current = state if saved is None else saved
-            return run(current)
+            return run(states.pop())
         except Exception as exc:
             if not is_outage(exc):
                 raise
-            failures = failures + 1 if current.round == failed_at else 1
-            failed_at = current.round
+            failures = failures + 1 if number == failed_at else 1
+            failed_at = number
             delay_s = _PAUSE.after(failures)
             _log.error(
                 "Nothing can be saved. Waiting %g s, then going on from the newest checkpoint: %s",

@@ -1,11 +1,13 @@
 """A full disk, a database that goes away, a clock that jumps: the federation waits and goes on, to the same bits."""
 
 import errno
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +15,9 @@ import sqlalchemy as sa
 
 from server import app
 from server.federation.checkpoints import CheckpointStore
+from server.federation.context import FederationContext
 from server.federation.outages import is_outage, run_through_outages
-from server.federation.state import FederationState
+from server.federation.state import FederationState, RoundResult
 from server.ledger import LedgerUnavailable
 from server.ledger.database import Database
 from tests.federation import SMALL
@@ -210,7 +213,7 @@ def test_a_process_that_was_replaced_while_it_waited_ends(federation, monkeypatc
     assert len(saves) == 3
 
 
-def test_what_no_waiting_can_mend_is_raised_at_once(tmp_path):
+def test_what_no_waiting_can_mend_is_raised_at_once():
     """A missing file or a fault of the program is for the supervisor and its log."""
 
     def broken(_state: FederationState) -> FederationState:
@@ -220,9 +223,7 @@ def test_what_no_waiting_can_mend_is_raised_at_once(tmp_path):
         raise AssertionError("It waited.")
 
     with pytest.raises(FileNotFoundError):
-        run_through_outages(
-            broken, CheckpointStore(tmp_path), FederationState(parameters=np.zeros(1)), wait=wait
-        )
+        run_through_outages(broken, lambda: FederationState(parameters=np.zeros(1)), wait=wait)
     assert is_outage(OSError(errno.EDQUOT, "Disk quota exceeded"))
 
 
@@ -238,5 +239,38 @@ def test_the_wait_doubles_up_to_a_minute_and_starts_anew_after_progress(tmp_path
             raise OSError(errno.ENOSPC, "No space left on device")
         return state
 
-    assert run_through_outages(run, store, first, wait=waited.append).round == 1
+    assert run_through_outages(run, lambda: store.newest() or first, wait=waited.append).round == 1
     assert waited == [1, 2, 4, 8, 16, 32, 60, 60, 60, 1]
+
+
+def test_no_model_is_held_while_others_follow_it():
+    """Each state has a model, and some have three."""
+    held = list[bool]()
+
+    def run(state: FederationState) -> FederationState:
+        first = weakref.ref(state.parameters)
+        state = FederationState(parameters=np.ones(1), round=1)
+        held.append(first() is not None)
+        return state
+
+    run_through_outages(run, lambda: FederationState(parameters=np.zeros(1)))
+    assert held == [False]
+
+
+def test_the_state_that_a_run_begins_with_is_not_held_until_its_end(federation, monkeypatch):
+    """By whatever calls the loop. What a round was asked about is, until the next one asks."""
+    first = list[weakref.ref[Any]]()
+    held = list[bool]()
+    train, one = FederationContext.train_round, federation(**SMALL, rounds=4)
+
+    def watched(self: FederationContext, state: FederationState) -> RoundResult:
+        one.grid.sent.clear()  # which no other grid keeps
+        if not first:
+            first.append(weakref.ref(state.parameters))
+        held.append(first[0]() is not None)
+        return train(self, state)
+
+    monkeypatch.setattr(FederationContext, "train_round", watched)
+    one.run()
+    assert held[0]
+    assert not any(held[2:])

@@ -84,10 +84,11 @@ class CheckpointStore:
         return len(old)
 
     def _read(self, entry: _Entry) -> FederationState:
-        content = entry.path.read_bytes()
-        if hashlib.sha256(content).hexdigest()[:16] != entry.digest:
-            raise CheckpointError("It is damaged: its content is not what its name says.")
-        return unpack(FederationState, content)
+        with entry.path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest()[:16] != entry.digest:
+                raise CheckpointError("It is damaged: its content is not what its name says.")
+            file.seek(0)
+            return unpack(FederationState, file)
 
     def _entries(self) -> list[_Entry]:
         found = []

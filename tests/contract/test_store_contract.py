@@ -1,5 +1,7 @@
 """What every store of kept arrays keeps to: in a directory, in memory, in Flower's context."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from flwr.app import RecordDict
@@ -125,3 +127,20 @@ def test_a_damaged_entry_is_an_error(tmp_path):
     path.write_bytes(path.read_bytes()[:20])
     with pytest.raises(CheckpointError):
         store.load("a", 1)
+
+
+def test_an_entry_of_a_directory_is_written_and_read_a_piece_at_a_time(tmp_path):
+    """Beside the numbers themselves it takes hardly any memory, of an update as long as the model."""
+    store, update = DirectoryStore(tmp_path), np.arange(12_000_000, dtype=np.float32)
+    tracemalloc.start()
+    try:
+        store.save("a", 1, {"update": update})
+        peak_of_writing = tracemalloc.get_traced_memory()[1]
+        tracemalloc.reset_peak()
+        found = store.load("a", 1)["update"]
+        peak_of_reading = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert np.array_equal(found, update)
+    assert peak_of_writing < update.nbytes / 2
+    assert peak_of_reading < update.nbytes * 1.5

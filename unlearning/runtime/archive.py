@@ -51,11 +51,11 @@ def pack_into(file: IO[bytes], value: Any) -> None:
             name += "'"
         arrays[name], ways[name] = array, way
     text = json.dumps({"version": VERSION, "value": plain, "arrays": ways}).encode()
-    np.savez(file, allow_pickle=False, **{_JSON: np.frombuffer(text, dtype=np.uint8), **arrays})
+    pack_arrays_into(file, {_JSON: np.frombuffer(text, dtype=np.uint8), **arrays})
 
 
-def unpack(kind: type[_Kind], content: bytes) -> _Kind:
-    """Return the `kind` in a file's content.
+def unpack(kind: type[_Kind], content: bytes | IO[bytes]) -> _Kind:
+    """Return the `kind` in a file, or in its content.
 
     Raises:
         CheckpointError: it is damaged, or of a version that is not known here.
@@ -90,18 +90,24 @@ def check_version(version: object) -> None:
 def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Return the bytes of a file of named arrays."""
     buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **dict(arrays))
+    pack_arrays_into(buffer, arrays)
     return buffer.getvalue()
 
 
-def unpack_arrays(content: bytes) -> Arrays:
-    """Return the named arrays in a file's content.
+def pack_arrays_into(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write what `pack_arrays` returns to a file, without a second copy of it in memory."""
+    np.savez(file, allow_pickle=False, **dict(arrays))
+
+
+def unpack_arrays(content: bytes | IO[bytes]) -> Arrays:
+    """Return the named arrays in a file, or in its content.
 
     Raises:
         CheckpointError: it is damaged.
     """
+    source = io.BytesIO(content) if isinstance(content, bytes) else content
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+        with np.load(source, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except _UNREADABLE as exc:
         raise CheckpointError(f"It is damaged, or no file of arrays: {type(exc).__name__}: {exc}.") from exc

@@ -35,7 +35,7 @@ def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     Raises:
         OSError: the directory cannot be written to.
     """
-    with _durable_file(path, mode=mode) as file:
+    with durable_file(path, mode=mode) as file:
         file.write(content)
 
 
@@ -46,7 +46,7 @@ def write_new(path: Path, content: bytes, *, mode: int = 0o600) -> None:
         FileExistsError: there is one already.
         OSError: the directory cannot be written to.
     """
-    with _durable_file(path, mode=mode, is_new=True) as file:
+    with durable_file(path, mode=mode, is_new=True) as file:
         file.write(content)
 
 
@@ -56,7 +56,7 @@ def copy_private(source: Path, destination: Path) -> None:
     Raises:
         OSError: `source` is, or lies behind, a link; it cannot be read or written.
     """
-    with open_plain(source) as content, _durable_file(destination) as file:
+    with open_plain(source) as content, durable_file(destination) as file:
         shutil.copyfileobj(content, file)
 
 
@@ -82,8 +82,16 @@ def write_by_digest(
 
 
 @contextmanager
-def _durable_file(path: Path, *, mode: int = 0o600, is_new: bool = False) -> Iterator[IO[bytes]]:
-    """Give a private file beside `path` to write to, and put it there when it is durable; or leave nothing."""
+def durable_file(path: Path, *, mode: int = 0o600, is_new: bool = False) -> Iterator[IO[bytes]]:
+    """Give a private file beside `path` to write to, and put it there when it is durable; or leave nothing.
+
+    What is written a piece at a time is not held in memory as a whole. mode: as of `write_atomically`; is_new: as
+    `write_new`.
+
+    Raises:
+        FileExistsError: it is to be new, and there is one already.
+        OSError: the directory cannot be written to.
+    """
     with _partial_file(path, mode=mode) as file:
         yield file
         _make_durable(file)

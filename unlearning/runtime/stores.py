@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unlearning.errors import CheckpointError
-from unlearning.runtime.archive import pack_arrays, unpack_arrays
-from unlearning.runtime.durable_files import overwrite, sync_directory, write_atomically
+from unlearning.runtime.archive import pack_arrays_into, unpack_arrays
+from unlearning.runtime.durable_files import durable_file, overwrite, sync_directory, write_atomically
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -75,7 +75,8 @@ class DirectoryStore:
         folder = self._folder(key)
         if not (folder / "key.txt").exists():
             write_atomically(folder / "key.txt", key.encode())
-        write_atomically(folder / f"{number:010d}.npz", pack_arrays(arrays))
+        with durable_file(folder / f"{number:010d}.npz") as file:
+            pack_arrays_into(file, arrays)
 
     def load(self, key: str, number: int) -> Arrays:
         """Return the entry of a round that `rounds` lists.
@@ -85,7 +86,8 @@ class DirectoryStore:
         """
         path = self._folder(key) / f"{number:010d}.npz"
         try:
-            return unpack_arrays(path.read_bytes())
+            with path.open("rb") as file:
+                return unpack_arrays(file)
         except (OSError, CheckpointError) as exc:
             raise CheckpointError(f"{path}, kept for {key!r}, cannot be read: {exc}.") from exc
 

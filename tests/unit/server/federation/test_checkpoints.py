@@ -137,8 +137,12 @@ def test_a_checkpoint_is_written_without_a_second_copy_of_the_model(tmp_path: Pa
     try:
         path = store.save(state, token=1)
         peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.reset_peak()
+        assert store.newest() is not None
+        peak_of_reading = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak < state.parameters.nbytes / 2
+    assert peak_of_reading < state.parameters.nbytes * 1.5
     assert hashlib.sha256(path.read_bytes()).hexdigest()[:16] in path.name
     assert [one.name for one in tmp_path.iterdir()] == [path.name]

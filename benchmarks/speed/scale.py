@@ -96,7 +96,7 @@ def main(
     kept = output.with_name(output.name + ".json")
     found: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     found.pop("provenance", None)
-    if found.setdefault("machine", _machine()) != _machine():
+    if found.setdefault("machine", machine()) != machine():
         raise typer.BadParameter(
             f"{kept} has figures of another machine ({found['machine']}). Write to another page."
         )
@@ -108,7 +108,8 @@ def main(
     write_page(output, found)
 
 
-def _machine() -> str:
+def machine() -> str:
+    """Return what this machine computes with."""
     accelerator = torch.cuda.get_device_name() if torch.cuda.is_available() else "no accelerator"
     return f"{os.cpu_count()} cores, {platform.machine()}, {accelerator}"
 
@@ -118,20 +119,25 @@ def _parts_of(cell: str) -> tuple[int, int, str]:
     return int(parameters), int(clients), (*wire_dtype, "exact")[0]
 
 
+def settings_of(parameters: int, clients: int, **others: str) -> dict[str, Any]:
+    """Return the run configuration of a federation with a model of about `parameters`, for this process as well."""
+    os.environ[_PARAMETERS] = str(parameters)
+    return {
+        "dataset": "digits",
+        "model": "benchmarks.speed.scale:perceptron",
+        "num-clients": clients,
+        "transport": "session",
+        "session-address": f"127.0.0.1:{free_ports(1)[0]}",
+        **others,
+    }
+
+
 def measure(parameters: int, clients: int, wire_dtype: str = "exact") -> dict[str, Any]:
     """Return the medians over the rounds of a federation of `clients` with a model of about `parameters`."""
-    os.environ[_PARAMETERS] = str(parameters)
     load, raw = os.getloadavg()[0], raw_copy_s(4 * parameters)
+    config = settings_of(parameters, clients, **{"wire-dtype": wire_dtype})
     with TemporaryDirectory() as name, Peak() as peak:
-        config = {
-            "dataset": "digits",
-            "model": "benchmarks.speed.scale:perceptron",
-            "num-clients": clients,
-            "transport": "session",
-            "wire-dtype": wire_dtype,
-            "session-address": f"127.0.0.1:{free_ports(1)[0]}",
-        }
-        with _sites(Path(name), clients, config) as (grid, pipes):
+        with site_processes(Path(name), clients, config) as (grid, pipes):
             rounds = _rounds(Path(name), grid, config)
         sites = [pipe.recv() for pipe in pipes]
     trained = median(chain(*(one["training"][WARM_UP:] for one in sites)))
@@ -151,6 +157,19 @@ def measure(parameters: int, clients: int, wire_dtype: str = "exact") -> dict[st
 
 def _rounds(directory: Path, grid: InProcessGrid, config: Configuration) -> list[dict[str, float]]:
     """Return the seconds of each round that counts: of the wall, and of this process by part."""
+    found = []
+    with server(directory, grid, config) as (fedavg, sessions, checkpoints, state):
+        for number in range(1, WARM_UP + ROUNDS + 1):
+            one, state = train_round(fedavg, sessions, checkpoints, replace(state, round=number))
+            found.append(one)
+    return found[WARM_UP:]
+
+
+@contextmanager
+def server(
+    directory: Path, grid: InProcessGrid, config: Configuration
+) -> Iterator[tuple[FedAvg, SessionGrid, CheckpointStore, FederationState]]:
+    """Open the server's half of the sessions; yields what a round needs, and the state before the first one."""
     settings = built_in.SOURCE.read(config)
     fedavg = FedAvg(built_in.SOURCE.task(settings), settings.run)
     endpoint = Endpoint.from_settings(settings.run)
@@ -163,16 +182,13 @@ def _rounds(directory: Path, grid: InProcessGrid, config: Configuration) -> list
         wire_dtype=settings.run.rounded_to,
     )
     checkpoints = CheckpointStore(directory / "checkpoints")
-    state, found = FederationState(parameters=initial_parameters(fedavg.task, settings.run.seed)), []
+    state = FederationState(parameters=initial_parameters(fedavg.task, settings.run.seed))
     with sessions.session():
-        for number in range(1, WARM_UP + ROUNDS + 1):
-            one, state = _round(fedavg, sessions, checkpoints, replace(state, round=number))
-            found.append(one)
+        yield fedavg, sessions, checkpoints, state
         sessions.close(ending_s=1.0)  # no answer to an invitation comes back through the pipes
-    return found[WARM_UP:]
 
 
-def _round(
+def train_round(
     fedavg: FedAvg, grid: SessionGrid, checkpoints: CheckpointStore, state: FederationState
 ) -> tuple[dict[str, float], FederationState]:
     """Carry out a round as the live loop does, without ledger and test set; return its seconds and what came of it."""
@@ -207,7 +223,7 @@ class _Grid(InProcessGrid):
 
 
 @contextmanager
-def _sites(
+def site_processes(
     directory: Path, clients: int, config: Configuration
 ) -> Iterator[tuple[_Grid, Sequence[Connection]]]:
     """Start a process for each site; yields the grid that reaches them, and where each reports at its end."""

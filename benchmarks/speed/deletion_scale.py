@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.speed.large_data import Peak
-from benchmarks.speed.scale import MB, machine, server, settings_of, site_processes, train_round
+from benchmarks.speed.scale import MB, first_state, machine, server, settings_of, site_processes, train_round
 from benchmarks.tables import table, write
 from strategies.exchange import exchange
 from strategies.messages import model_record
@@ -83,7 +83,8 @@ def measure(method: str, parameters: int, clients: int) -> dict[str, Any]:
 def _rounds(directory: Path, grid: Any, config: Mapping[str, Any], method: str) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {"round": [], "server": []}
     found: dict[str, Any] = {}
-    with server(directory, grid, config) as (fedavg, sessions, checkpoints, state):
+    with server(directory, grid, config) as (fedavg, sessions, checkpoints):
+        state = first_state(fedavg)
         with Peak() as peak:
             for number in range(1, TRAINED + 1):
                 one, state = train_round(fedavg, sessions, checkpoints, replace(state, round=number))

@@ -158,7 +158,8 @@ def measure(parameters: int, clients: int, wire_dtype: str = "exact") -> dict[st
 def _rounds(directory: Path, grid: InProcessGrid, config: Configuration) -> list[dict[str, float]]:
     """Return the seconds of each round that counts: of the wall, and of this process by part."""
     found = []
-    with server(directory, grid, config) as (fedavg, sessions, checkpoints, state):
+    with server(directory, grid, config) as (fedavg, sessions, checkpoints):
+        state = first_state(fedavg)
         for number in range(1, WARM_UP + ROUNDS + 1):
             one, state = train_round(fedavg, sessions, checkpoints, replace(state, round=number))
             found.append(one)
@@ -168,8 +169,8 @@ def _rounds(directory: Path, grid: InProcessGrid, config: Configuration) -> list
 @contextmanager
 def server(
     directory: Path, grid: InProcessGrid, config: Configuration
-) -> Iterator[tuple[FedAvg, SessionGrid, CheckpointStore, FederationState]]:
-    """Open the server's half of the sessions; yields what a round needs, and the state before the first one."""
+) -> Iterator[tuple[FedAvg, SessionGrid, CheckpointStore]]:
+    """Open the server's half of the sessions; yields what a round needs."""
     settings = built_in.SOURCE.read(config)
     fedavg = FedAvg(built_in.SOURCE.task(settings), settings.run)
     endpoint = Endpoint.from_settings(settings.run)
@@ -182,10 +183,14 @@ def server(
         wire_dtype=settings.run.rounded_to,
     )
     checkpoints = CheckpointStore(directory / "checkpoints")
-    state = FederationState(parameters=initial_parameters(fedavg.task, settings.run.seed))
     with sessions.session():
-        yield fedavg, sessions, checkpoints, state
+        yield fedavg, sessions, checkpoints
         sessions.close(ending_s=1.0)  # no answer to an invitation comes back through the pipes
+
+
+def first_state(fedavg: FedAvg) -> FederationState:
+    """Return the state before the first round."""
+    return FederationState(parameters=initial_parameters(fedavg.task, fedavg.settings.seed))
 
 
 def train_round(

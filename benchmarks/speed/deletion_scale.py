@@ -67,7 +67,11 @@ def main(
         ) as fresh:  # an earlier one may hold memory
             found[name or "smallest"] = fresh.submit(measure, name, size, clients).result()
         print(name, json.dumps(found[name or "smallest"]), flush=True)
-    write(output, _page(found, parameters, clients), found)
+    figures = {
+        "figures": list(next(reversed(found.values()))),
+        **{name: [*one.values()] for name, one in found.items()},
+    }
+    write(output, _page(found, parameters, clients), figures)
 
 
 def measure(method: str, parameters: int, clients: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from unlearning.errors import UpdateRefused
 from unlearning.parameters import CHUNK, Vector, layout, parts
+from unlearning.runtime.spool import to_be_written
 from unlearning.tasks.task import Task
 from unlearning.training import structure
 
@@ -52,6 +53,18 @@ def without_buffers(task: Task, vector: Vector) -> Vector:
     found = vector.copy()
     found[positions] = 0
     return found
+
+
+def drop_buffers(task: Task, vector: Vector) -> Vector:
+    """Return what `without_buffers` does; of numbers in a file (`unlearning.runtime.spool`) these very ones.
+
+    So a copy of each client's answer takes no memory; what they were is gone.
+    """
+    own = to_be_written(vector)
+    if own is None:
+        return without_buffers(task, vector)
+    own[buffers_in(task, vector)] = 0
+    return own
 
 
 def with_buffers_of(task: Task, vector: Vector, source: Vector) -> Vector:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from unlearning.buffers import Change, buffer_positions, buffers_in, without_buffers
+from unlearning.buffers import Change, buffer_positions, buffers_in, drop_buffers
 from unlearning.errors import MethodFailed, UpdateRefused
 from unlearning.methods.method import (
     ClientSite,
@@ -146,11 +146,11 @@ def split_buffers(task: Task, info: MethodInfo, reply: Reply) -> Reply:
     if not info.replies_are_updates or not positions.size:
         return reply
     kept = reply.arrays.get(RETAINED_UPDATE)
-    told = reply.vector if kept is None else kept
+    told = (reply.vector if kept is None else kept)[positions]
     arrays = (
-        dict(reply.arrays) if kept is None else {**reply.arrays, RETAINED_UPDATE: without_buffers(task, kept)}
+        dict(reply.arrays) if kept is None else {**reply.arrays, RETAINED_UPDATE: drop_buffers(task, kept)}
     )
-    return replace(reply, vector=without_buffers(task, reply.vector), arrays=arrays, buffers=told[positions])
+    return replace(reply, vector=drop_buffers(task, reply.vector), arrays=arrays, buffers=told)
 
 
 def with_kept_buffers(task: Task, parameters: Vector, keeping: Replies) -> Vector:

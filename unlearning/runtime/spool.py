@@ -1,13 +1,19 @@
 """Files for numbers on their way: written once as they arrive, read through a memory map, gone with their last reader.
 
 They have no name, so no other process finds one and no crash leaves one behind. What is read of them is the operating
-system's to keep in memory or not.
+system's to keep in memory or not. What is written to the map is this process's own: it takes memory by the page, and
+the file stays as it came.
 """
 
 import mmap
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from unlearning.runtime.durable_files import make_private
 
@@ -44,7 +50,21 @@ class SpoolFile:
     def mapped(self) -> mmap.mmap:
         """Return all that was added, which is something; nothing can be added later."""
         with self._file as file:
-            return mmap.mmap(file.fileno(), self._size, access=mmap.ACCESS_READ)
+            return mmap.mmap(file.fileno(), self._size, access=mmap.ACCESS_COPY)
+
+
+def to_be_written(array: NDArray[Any]) -> NDArray[Any] | None:
+    """Return numbers that lie in such a file so that they can be written to; None for all others."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if not isinstance(owner.obj if isinstance(owner, memoryview) else owner, mmap.mmap):
+        return None
+    own = array.view()
+    with suppress(ValueError):  # the map of another file, which is only read
+        own.flags.writeable = True
+        return own
+    return None
 
 
 def make_spool(directory: Path) -> Path:

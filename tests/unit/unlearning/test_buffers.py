@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,8 +26,10 @@ from unlearning.methods.unlearned_model import check_unlearned
 from unlearning.methods.updates import RETAINED_UPDATE, split_buffers
 from unlearning.parameters import Vector, add_weighted, layout, weighted_mean
 from unlearning.requests import Granularity, Target
+from unlearning.runtime.spool import SpoolFile
 from unlearning.tasks.ensemble import shard_task
 from unlearning.training import initial_parameters, local_seed, train
+from unlearning.untrusted import array_of
 
 EXACT = replace(TASK, dtype=torch.float64)
 SITES = sites(3.0, 4.0)
@@ -320,3 +324,27 @@ def test_the_gate_refuses_a_model_with_a_negative_variance():
     large = START.copy()
     large[BUFFERS] = 1e6
     check_unlearned(TASK, large, START)  # its parameters have not exploded
+
+
+def test_an_answer_in_a_file_is_split_where_it_lies(tmp_path: Path) -> None:
+    """No copy of any client's answer is made in memory; one in memory, which a client may still hold, stays whole."""
+    in_memory = np.asarray(START + 1)
+    file = SpoolFile(tmp_path)
+    file.extend(in_memory.tobytes())
+    in_file = array_of(file.mapped(), in_memory.dtype, in_memory.shape)
+    found, expected = (
+        split_buffers(TASK, METHODS["puf-regular"].info, Reply(vector=vector, num_examples=1))
+        for vector in (in_file, in_memory)
+    )
+    np.testing.assert_array_equal(found.vector, expected.vector)
+    np.testing.assert_array_equal(found.buffers, expected.buffers)
+    assert np.shares_memory(found.vector, in_file)
+    np.testing.assert_array_equal(in_memory, START + 1)
+    with (tmp_path / "read-only").open("w+b") as other:
+        other.write(in_memory.tobytes())
+        other.flush()
+        mapped = mmap(other.fileno(), 0, access=ACCESS_READ)
+    read_only = array_of(mapped, in_memory.dtype, in_memory.shape)
+    kept = split_buffers(TASK, METHODS["puf-regular"].info, Reply(vector=read_only, num_examples=1))
+    np.testing.assert_array_equal(kept.vector, expected.vector)
+    np.testing.assert_array_equal(read_only, in_memory)

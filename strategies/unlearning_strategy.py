@@ -252,7 +252,7 @@ class UnlearningStrategy(Strategy):
         for finding, found in ((REFUSED, reasons), (HELD_BACK, checked.held_back)):
             if named := {**self.state.findings.get(finding, {}), **found}:
                 following = replace(following, findings={**following.findings, finding: named})
-        self.state = following
+        self.state, self._asked = following, None  # which has the model before
         if not self.state.finished:
             return self.state
         kept = {name: num_retained(item) for name, item in accepted.items() if NUM_RETAINED in item.values}

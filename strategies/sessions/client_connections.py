@@ -58,8 +58,8 @@ class ClientConnection:
     """One node's part in the session. Times are of the monotonic clock.
 
     has_returned: whether the Flower message that invited it was answered.
-    number: counts what it was sent; asked, asked_at: the newest message, and when it was asked.
-    request: the same as it travels, until it is answered.
+    number: counts what it was sent; asked, asked_at: the newest message until its answer was read, and its time.
+    request: the same as it travels, until it is answered or not waited for any more.
     delivered: the number of the newest message that was handed to gRPC as a whole.
     attached_at: when its first stream came; detached_at: when its last one broke.
     lost: why it is not waited for any more; is_refused: because of what it sent; cannot_come: as it said itself.
@@ -200,23 +200,27 @@ class ClientConnections:
         """Take in the client's frames until its stream ends."""
         try:
             for received in incoming:
-                frame = parsed(received)
-                is_end = isinstance(frame, pb.Frame) and frame.HasField("end")
-                stream.assembler.limit_bytes = self.reply_limit_bytes
-                payload = None if is_end else stream.assembler.add(frame)
-                with self.changed:
-                    self.bytes_received += len(received)
-                    if is_end and line.stream is stream:
-                        line.is_leaving = True
-                        self.changed.notify_all()
-                    elif payload is not None and line.stream is stream:
-                        self._take(line, payload)
+                self._take_frame(line, stream, received)
+                del received  # a client may say nothing for hours
         except grpc.RpcError:
             pass  # the stream has ended; gRPC calls `_detach`
         except OSError as exc:
             self._end_reading(line, stream, f"{CANNOT_KEEP}: {exc}", is_refused=False)
         except Exception as exc:  # noqa: BLE001 - the frames are the client's, and so is what they lead to
             self._end_reading(line, stream, reason_of(exc), is_refused=True)
+
+    def _take_frame(self, line: ClientConnection, stream: Stream, received: bytes) -> None:
+        frame = parsed(received)
+        is_end = isinstance(frame, pb.Frame) and frame.HasField("end")
+        stream.assembler.limit_bytes = self.reply_limit_bytes
+        payload = None if is_end else stream.assembler.add(frame)
+        with self.changed:
+            self.bytes_received += len(received)
+            if is_end and line.stream is stream:
+                line.is_leaving = True
+                self.changed.notify_all()
+            elif payload is not None and line.stream is stream:
+                self._take(line, payload)
 
     def _end_reading(self, line: ClientConnection, stream: Stream, reason: str, *, is_refused: bool) -> None:
         """End a stream, because of what came over it or because it has no room here."""
@@ -228,7 +232,7 @@ class ClientConnections:
             self.changed.notify_all()
 
     def _take(self, line: ClientConnection, payload: Payload) -> None:
-        if payload.exchange != line.number or line.answer is not None:
+        if payload.exchange != line.number or line.request is None:
             _log.debug("A late or repeated answer of node %s is ignored.", line.node_id)
             return
         line.answer, line.request = payload, None
@@ -263,6 +267,7 @@ class ClientConnections:
                     self.bytes_sent += len(frame)
             stream.sent, stream.known = payload.exchange, frozenset(payload.hashes.values())
             line.delivered = payload.exchange
+            del payload, frame  # the model, until this client is asked again
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, stream.refusal)
 
 

@@ -192,6 +192,7 @@ class _ClientSession:
             if self._is_leaving:  # it came while this client said that it leaves
                 continue
             outgoing.put(frames(self._reply(payload)))
+            del payload  # the model that came, until the next one is here
             self._contact_at = time.monotonic()
             if self._is_over():
                 self._is_leaving = True

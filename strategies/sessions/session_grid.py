@@ -141,6 +141,7 @@ class SessionGrid(Grid):
             SessionError: they are too large for a stream, or the answers for the disk; none was sent.
         """
         messages = list(messages)
+        self._forget_late()
         if self._always:
             self._listen()
         if self._server is not None:
@@ -172,6 +173,7 @@ class SessionGrid(Grid):
             if reply is not None:
                 self._pending.pop(key, None)
                 replies.append(reply)
+        self._shared = self._shared if self._pending else None
         return [*replies, *self._by_flower.pull(flower)]
 
     def send_and_receive(
@@ -287,9 +289,12 @@ class SessionGrid(Grid):
                 self._note_loss(line, now)
                 is_delivered = line.delivered >= line.number
                 if not line.lost and not line.is_leaving:
-                    since = max(line.asked_at, line.attached_at or now)
-                    late = f"{NO_ANSWER} {timeout_s:g} s"
-                    return Message(Error(_LOST, late), reply_to=asked) if now - since > timeout_s else None
+                    if not self._is_late(line, now):
+                        return None
+                    line.asked = line.request = None
+                    return Message(Error(_LOST, f"{NO_ANSWER} {timeout_s:g} s"), reply_to=asked)
+            else:
+                line.asked = line.answer = None  # both have models, and this client may not be asked for long
         if answer is not None:
             return self._read(line.node_id, answer, asked)
         self._lines.end(line)
@@ -306,6 +311,18 @@ class SessionGrid(Grid):
             if is_sent or key in self._by_flower:
                 return None
         return Message(Error(REFUSED if line.is_refused else _LOST, line.lost), reply_to=asked)
+
+    def _is_late(self, line: ClientConnection, now: float) -> bool:
+        return now - max(line.asked_at, line.attached_at or now) > self._endpoint.timeout_s
+
+    def _forget_late(self) -> None:
+        """Hold no model of messages whose sender has given up by itself, and so looks for no answer."""
+        now = time.monotonic()
+        with self._lines.changed:
+            for key, line in [*self._pending.items()]:
+                if self._is_late(line, now):
+                    line.asked = line.request = line.answer = None
+                    del self._pending[key]
 
     def _read(self, node_id: int, answer: Payload, asked: Message) -> Message:
         """Return a node's answer, or why it is lost or refused. Not under the lock: one in 16 bits takes a while."""

@@ -5,6 +5,7 @@ import gc
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -59,6 +60,7 @@ from tests.certificates import Authority
 from tests.deletion_service import free_port
 from tests.raising import raises, refuses
 from tests.sessions import CuttingProxy, ThreadedGrid, Vanished
+from tests.waiting import wait_until
 from unlearning.errors import (
     DataError,
     FlowerUnlearningError,
@@ -262,6 +264,68 @@ def test_a_model_that_has_travelled_is_freed_without_waiting_for_a_garbage_colle
         assert alive() <= after_one + 2  # a thread may still hold its last message
     finally:
         gc.enable()
+
+
+def test_a_client_that_is_not_asked_again_holds_no_model_and_no_answer_at_the_server(endpoint, tmp_path):
+    """Rounds of a part of the clients leave many such streams, each of another model."""
+    federation = Federation(endpoint, num_clients=3)
+    federation.grid = SessionGrid(federation.flower, endpoint, spool=tmp_path)
+    sent = list[weakref.ref[np.ndarray]]()
+    with federation.grid.session():
+        for client in "012":
+            model = MODEL + float(client)
+            sent.append(weakref.ref(model))
+            federation.exchange(request(client, 2.0, model))
+            del model
+        wait_until(lambda: not any(one() is not None for one in sent))
+        wait_until(lambda: str(tmp_path) not in Path("/proc/self/maps").read_text(encoding="utf-8"))
+        done = federation.exchange(request("0", 3.0))
+        np.testing.assert_array_equal(replies(done)["0"].vector, 3.0 * MODEL)
+
+
+def test_what_a_client_answers_after_its_deadline_is_not_kept(endpoint, tmp_path):
+    """Neither the answer, which nothing waits for, nor the message."""
+    endpoint = replace(endpoint, timeout_s=1.0)
+    answered, may_answer = threading.Event(), threading.Event()
+
+    def slow(message: Message) -> RecordDict:
+        may_answer.wait(30)
+        answered.set()
+        return scale(message)
+
+    federation = Federation(endpoint, num_clients=1, answers={"0": slow})
+    federation.grid = SessionGrid(federation.flower, endpoint, spool=tmp_path)
+    with federation.grid.session():
+        model = MODEL + 1.0
+        sent = weakref.ref(model)
+        assert federation.exchange(request("0", 2.0, model), timeout_s=20.0).failures
+        del model
+        may_answer.set()
+        answered.wait(30)
+        wait_until(lambda: sent() is None)
+        wait_until(lambda: str(tmp_path) not in Path("/proc/self/maps").read_text(encoding="utf-8"))
+
+
+def test_what_an_exchange_gave_up_by_itself_is_not_kept_beyond_its_deadline(endpoint, tmp_path):
+    """It looks at nothing any more; the next one sees to it."""
+    may_answer = threading.Event()
+
+    def slow(message: Message) -> RecordDict:
+        may_answer.wait(30)
+        return scale(message)
+
+    federation = Federation(endpoint, answers={"0": slow})
+    federation.grid = SessionGrid(federation.flower, replace(endpoint, timeout_s=1.0), spool=tmp_path)
+    with federation.grid.session():
+        model = MODEL + 1.0
+        sent = weakref.ref(model)
+        assert federation.exchange(request("0", 2.0, model), timeout_s=0.5).failures
+        del model
+        assert sent() is not None
+        time.sleep(0.6)
+        assert federation.exchange(request("1", 2.0)).messages
+        may_answer.set()
+        wait_until(lambda: sent() is None)
 
 
 def test_a_model_that_clients_share_is_hashed_once(federation, monkeypatch):

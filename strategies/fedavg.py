@@ -221,15 +221,13 @@ class FedAvg(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Return the round's model as Flower's loop wants it, or None if there is none."""
-        outcome = self.aggregate(server_round, replies)
+        pending, outcome = self._pending, self.aggregate(server_round, replies)
         if outcome.model is None:
             return None, None
         self.rounds_trained += 1
         if self.plan.exclusions == Exclusions():  # methods keep what they need until something is forgotten
-            assert self._pending is not None, "aggregate had one"
-            self.plan.rules.keep(
-                self._pending.done(server_round, outcome, self.settings.training(server_round))
-            )
+            assert pending is not None, "aggregate had one"
+            self.plan.rules.keep(pending.done(server_round, outcome, self.settings.training(server_round)))
         loss = math.nan if outcome.loss is None else outcome.loss
         total = sum(outcome.participants.values())
         return model_record(outcome.model), MetricRecord({NUM_EXAMPLES: total, "loss": loss})
@@ -238,11 +236,11 @@ class FedAvg(Strategy):
         self, server_round: int, replies: Iterable[Message], judge: Judge | None = None
     ) -> RoundOutcome:
         """Combine the models that may enter, and take the counts of their clients into the plan."""
-        assert self._pending is not None, "train_messages comes first"
-        before = self._pending.model
-        answers = self._pending.read(server_round, replies, self.roster, self.count_check)
+        pending = self._take_pending()
+        before = pending.model
+        answers = pending.read(server_round, replies, self.roster, self.count_check)
         if self.private is not None:
-            return self._aggregate_privately(self.private, server_round, answers, judge)
+            return self._aggregate_privately(self.private, server_round, pending, answers, judge)
         averaging = Averaging(
             combine=lambda models: self._combined(before, models, answers),
             rules=self.plan.rules,
@@ -255,17 +253,27 @@ class FedAvg(Strategy):
         self.follow(self.plan.including(counts=outcome.participants))
         return outcome
 
+    def _take_pending(self) -> PendingRound:
+        """Return the round that is answered now; its model is held no longer, for a deletion may follow."""
+        assert self._pending is not None, "train_messages comes first"
+        pending, self._pending = self._pending, None
+        return pending
+
     def _aggregate_privately(
-        self, private: PrivateMean, server_round: int, answers: RoundAnswers, judge: Judge | None
+        self,
+        private: PrivateMean,
+        server_round: int,
+        pending: PendingRound,
+        answers: RoundAnswers,
+        judge: Judge | None,
     ) -> RoundOutcome:
         """Make the model with noise, of no answer too: that a client answered must not show. None of a skipped round.
 
         The model alone is judged, never one without a client.
         """
-        assert self._pending is not None, "aggregate had one"
-        if self._pending.is_skipped:
+        if pending.is_skipped:
             return RoundOutcome(refused=answers.refused)
-        before, accepted = self._pending.model, answers.accepted
+        before, accepted = pending.model, answers.accepted
         counts = {client: reply.num_examples for client, reply in sorted(accepted.items())}
         updates = (accepted[client].vector - before for client in counts)  # one at a time
         model = private.model(before, updates, server_round)
@@ -284,11 +292,11 @@ class FedAvg(Strategy):
 
     def aggregate_sum(self, total: SecureTotal | None, judge: Judge | None = None) -> RoundOutcome:
         """Make the model of a sum over clients, and take their mean count into the plan; None: there is no sum."""
-        assert self._pending is not None, "train_messages comes first"
+        before = self._take_pending().model
         if total is None or not total.num_examples:
             return RoundOutcome()
         try:
-            model = self.plan.rules.model_of_sum(self.task, self._pending.model, total)
+            model = self.plan.rules.model_of_sum(self.task, before, total)
         except NumericalError as exc:
             return RoundOutcome(problem=str(exc), total=total)
         problem = "" if judge is None else judge.problem(model)

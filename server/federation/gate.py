@@ -15,12 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
-import numpy as np
-
 from server.federation.observing import ModelObservations, ServerTestSet
 from server.federation.state import ActiveDeletion, FederationState
 from unlearning.errors import ModelRefused
-from unlearning.parameters import Vector
+from unlearning.parameters import Vector, count_not_finite
 
 TEST_SET = ""
 """Among scores, the name of the server's test set; no client's id is empty."""
@@ -117,8 +115,7 @@ class RoundGate:
 
     def problem(self, model: Vector) -> str:
         """Say why a model is not committed; empty if it is."""
-        bad = model.size - int(np.isfinite(model).sum())
-        if bad:
+        if bad := count_not_finite(model):
             return f"{bad:,} of the {model.size:,} values of the averaged model are not finite"
         if not (scores := self._scores()):
             return ""

@@ -1,5 +1,6 @@
 """Observations of one model: by the server on its own test examples, and by the clients on theirs."""
 
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ class ServerTestSet:
     task: Task
     examples: Examples | None
     settings: RunSettings
-    _last: tuple[Vector, Observations] | None = None
+    _last: tuple[weakref.ref[Vector], Observations] | None = None
 
     def observe(self, parameters: Vector) -> Observations | None:
         """Return what the server observes of a model; None where it has no examples.
@@ -38,7 +39,7 @@ class ServerTestSet:
         """
         if self.examples is None:
             return None
-        if self._last is None or self._last[0] is not parameters:
+        if self._last is None or self._last[0]() is not parameters:
             observed = observe_model(
                 self.task,
                 parameters,
@@ -47,7 +48,7 @@ class ServerTestSet:
                 generator=np.random.default_rng(self.settings.seed),
                 with_outputs=True,
             )
-            self._last = (parameters, observed)
+            self._last = (weakref.ref(parameters), observed)
         return self._last[1]
 
     def recognised(self, parameters: Vector, label: int) -> AttackFigure | None:

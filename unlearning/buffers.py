@@ -58,7 +58,7 @@ def without_buffers(task: Task, vector: Vector) -> Vector:
 def drop_buffers(task: Task, vector: Vector) -> Vector:
     """Return what `without_buffers` does; of numbers in a file (`unlearning.runtime.spool`) these very ones.
 
-    So a copy of each client's answer takes no memory; what they were is gone.
+    So no client's answer is copied into memory. What its buffers were is gone.
     """
     own = to_be_written(vector)
     if own is None:
@@ -103,9 +103,8 @@ class Change:
             if self.before is None:
                 found[:] = after
             else:
-                np.subtract(
-                    after, self.before[part], out=found
-                )  # in the dtype of both, and only then in float64
+                # In the dtype of both, and only then in float64.
+                np.subtract(after, self.before[part], out=found)
             first, last = np.searchsorted(self.zeros, (part.start, part.stop))
             found[self.zeros[first:last] - part.start] = 0
             yield found

@@ -67,7 +67,7 @@ HEADINGS = (
     *("raw copy, s per client", "gRPC alone, × raw copy"),
     *("server, s per client", "of it exchange", "mean and checks", "checkpoint", "× raw copy"),
     *("site, s", "of it keeping the answer", "× raw copy", "MB on the wire per client"),
-    *("server, MB more", "2.5 models + 64 MB per stream", "site, MB more", "5 models + 64 MB"),
+    *("server, MB more", "2.5 models + 64 MB per stream", "site, MB more", "3 models + 64 MB"),
     "load average",
 )
 MB = 1e6
@@ -374,7 +374,7 @@ def write_page(output: Path, found: Mapping[str, Any]) -> None:
         "processors, of a raw copy both ends'; those of a round are of the wall's clock, which other programs make "
         "longer. Memory is a process's own at most, without pages of files, beyond what it has with the smallest "
         f"model: {least / MB:.0f} MB and more, PyTorch's nearly all; –: it is the smallest, or was not measured. "
-        "Beside it is what it may be; of the five models at a site two are PyTorch's, the parameters and "
+        "Beside it is what it may be; of the three models at a site two are PyTorch's, the parameters and "
         "their gradients."
     )
     write(output, lines, found)
@@ -385,7 +385,7 @@ def _row(
 ) -> list[object]:
     model = 4 * parameters / MB
     more = [(one[kind] or 0) / MB - smallest[kind] / MB for kind in ("server_bytes", "site_bytes")]
-    memory = [(more[0], 2.5 * model + 64 * clients), (more[1], 5 * model + 64)]
+    memory = [(more[0], 2.5 * model + 64 * clients), (more[1], 3 * model + 64)]
     server = [one[part] / clients for part in ("server", "exchange", "mean", "checkpoint")]
     return [
         *(f"{parameters:,}", clients, wire_dtype),

@@ -129,7 +129,7 @@ class _Climb:
         ends = (
             torch.stack(torch.aminmax(weight.detach())) for weight in model.parameters() if weight.numel()
         )
-        self.is_finite = all(bool(two.isfinite().all()) for two in ends)  # which a NaN becomes, too
+        self.is_finite = all(bool(two.isfinite().all()) for two in ends)  # of a NaN both are NaN
         return not self.is_finite
 
 

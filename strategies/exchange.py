@@ -32,9 +32,6 @@ _LOOKS = GrowingPause(first_s=0.05, longest_s=0.5, factor=1.1)
 """Between two looks at the SuperLink, which cost it processor time: about a tenth of the time waited so far."""
 _LOOKS_IN_MEMORY = GrowingPause(first_s=0.05, longest_s=0.1, factor=1.1)
 """In a simulation, where each answer that was not fetched makes Flower's search for the next message longer."""
-FEWEST_LOOKED_AT = 256
-"""Of the messages of a simulation, whose answers come nearly in the order of sending: a look costs Flower time for
-each message that it asks about, and keeps it from handing out the next one. Now and then a look asks about all."""
 LOOK_S = 4.0
 """How often an exchange looks whether those whom it waits for are online; who is not, twice in a row, has failed."""
 NO_ANSWER = "no answer within"
@@ -255,19 +252,14 @@ def exchange(
     started = looked = time.monotonic()
     counting = grid if isinstance(grid, CountingGrid) else None
     before = (counting.bytes_sent, counting.bytes_received) if counting else (0, 0)
-    found, looks, is_simulated, num_came = _Collected(messages), count(1), is_in_memory(grid), 0
-    pause = _LOOKS_IN_MEMORY if is_simulated else _LOOKS
+    found, looks = _Collected(messages), count(1)
+    pause = _LOOKS_IN_MEMORY if is_in_memory(grid) else _LOOKS
     found.send(grid, messages)
     largest = max((count_bytes(message.content) for message in messages.values()), default=0)
     with closing(Fetches(grid, lambda: LOST_S + largest / SLOWEST_LINK)) as fetches:
         while found.waiting:
-            now, num_waiting = time.monotonic(), len(found.waiting)
-            is_time_for_all = now - looked >= LOOK_S or now + LOOK_S >= started + timeout_s
-            few = is_simulated and num_came and not is_time_for_all
-            most = max(FEWEST_LOOKED_AT, 2 * num_came) if few else None
-            for asked, reply in fetches.pull(list(found.waiting), most):
+            for asked, reply in fetches.pull(list(found.waiting)):
                 found.take(asked, reply)
-            num_came = num_waiting - len(found.waiting)
             if time.monotonic() - started >= timeout_s:
                 break
             found.ask_again(grid)

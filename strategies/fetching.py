@@ -87,8 +87,8 @@ class Fetches:
         """Wait for none that is under way; more may be pulled."""
         self._looks = []
 
-    def pull(self, message_ids: Sequence[str], most: int | None = None) -> Iterator[tuple[str, Fetched]]:
-        """Fetch the answers that have come to these messages, or to the first `most`; each with the message's id.
+    def pull(self, message_ids: Sequence[str]) -> Iterator[tuple[str, Fetched]]:
+        """Fetch the answers that have come to these messages; each with the message's id.
 
         One that is lost is said to be so once, and may still come.
         """
@@ -98,7 +98,7 @@ class Fetches:
         wanted = set(message_ids)
         self._looks = [look for look in self._looks if wanted.intersection(look.ids)]
         under_way = {key for look in self._looks for key in look.ids}
-        rest = [key for key in message_ids if key not in under_way][:most]
+        rest = [key for key in message_ids if key not in under_way]
         step = len(rest) if is_in_memory(self._grid) else math.ceil(len(rest) / MAX_PULLS)
         begun = []
         for start in range(0, len(rest), step or 1):

@@ -18,7 +18,6 @@ from strategies.exchange import MAX_REPEATS, NO_ANSWER, Exchange, exchange
 from strategies.fetching import is_in_memory
 from strategies.in_process_grid import InProcessGrid
 from strategies.messages import TRAIN, arrays_content, compose, model_record, named_arrays
-from unlearning.runtime.growing_pause import GrowingPause
 
 
 class LosingGrid(InProcessGrid):
@@ -201,36 +200,6 @@ def test_a_simulations_answers_are_fetched_all_at_once() -> None:
     assert is_in_memory(object.__new__(FlowersGrid))
     ask(InMemoryGrid(lost=()))
     assert max(map(len, looks)) == 3
-
-
-@pytest.mark.parametrize("is_first_slow", [False, True])
-def test_a_look_at_a_large_simulation_asks_about_few(monkeypatch, is_first_slow: bool) -> None:
-    """As long as answers come in the order of sending. None waits for others that do not, or for the deadline."""
-    monkeypatch.setattr(exchanges, "FEWEST_LOOKED_AT", 10)
-    asked: list[int] = []
-    waiting = [f"message-{number}" for number in range(1, 301)]
-    if is_first_slow:  # the first 20 come last
-        waiting = [*waiting[20:], *waiting[:20]]
-
-    class InMemoryGrid(LosingGrid):
-        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-            ids = set(message_ids)
-            asked.append(len(ids))
-            ready = {*waiting[: 5 * len(asked)]}
-            return super().pull_messages(sorted(ids & ready))
-
-    grid = InMemoryGrid(lost=(), num_clients=300)
-    record = model_record(np.zeros(3, dtype=np.float32))
-    messages = {
-        str(place): compose(node, TRAIN, 1, {}, record) for place, node in enumerate(grid.get_node_ids())
-    }
-    monkeypatch.setattr(exchanges, "_LOOKS_IN_MEMORY", GrowingPause(first_s=0.001, longest_s=0.001))
-    done = exchange(grid, messages, timeout_s=60)
-    assert len(done.messages) == 300
-    assert not done.failures
-    assert done.seconds < 20
-    if not is_first_slow:
-        assert sum(asked) < 300 + 15 * len(asked)
 
 
 def test_numbered_clients_are_sent_to_in_the_order_of_their_numbers() -> None:

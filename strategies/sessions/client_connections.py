@@ -87,6 +87,10 @@ class ClientConnection:
     is_leaving: bool = False
     is_over: bool = False
 
+    def forget(self) -> None:
+        """Hold neither the newest message nor its answer: both have models, and the next may be hours away."""
+        self.asked = self.request = self.answer = None
+
 
 class ClientConnections:
     """The connections of one session, and the gRPC service behind them. Hold `changed` to look at or change one.

@@ -173,7 +173,8 @@ class SessionGrid(Grid):
             if reply is not None:
                 self._pending.pop(key, None)
                 replies.append(reply)
-        self._shared = self._shared if self._pending else None
+        if not self._pending:
+            self._shared = None
         return [*replies, *self._by_flower.pull(flower)]
 
     def send_and_receive(
@@ -291,10 +292,10 @@ class SessionGrid(Grid):
                 if not line.lost and not line.is_leaving:
                     if not self._is_late(line, now):
                         return None
-                    line.asked = line.request = None
+                    line.forget()
                     return Message(Error(_LOST, f"{NO_ANSWER} {timeout_s:g} s"), reply_to=asked)
             else:
-                line.asked = line.answer = None  # both have models, and this client may not be asked for long
+                line.forget()
         if answer is not None:
             return self._read(line.node_id, answer, asked)
         self._lines.end(line)
@@ -321,7 +322,7 @@ class SessionGrid(Grid):
         with self._lines.changed:
             for key, line in [*self._pending.items()]:
                 if self._is_late(line, now):
-                    line.asked = line.request = line.answer = None
+                    line.forget()
                     del self._pending[key]
 
     def _read(self, node_id: int, answer: Payload, asked: Message) -> Message:

@@ -13,10 +13,12 @@ from torch import nn
 
 from tests.deletions import CLIENT
 from unlearning.local import problem_of
+from unlearning.methods.fedmemprune import draw_again, least_moved
+from unlearning.methods.fedosd import orthogonal_step, without_component
 from unlearning.methods.method import Reply
 from unlearning.methods.registry import METHODS
 from unlearning.methods.unlearned_model import check_unlearned
-from unlearning.parameters import distance, dot, norm
+from unlearning.parameters import CHUNK, Slot, accumulate, distance, dot, in_chunks, norm
 from unlearning.testing.convex import DATA, TASK, TRAINING
 from unlearning.training import initial_parameters
 
@@ -78,3 +80,42 @@ def test_lengths_are_those_of_float64_arithmetic() -> None:
     assert distance(one, other) == pytest.approx(np.linalg.norm(exact[0] - exact[1]), rel=1e-14)
     assert dot(one, other) == pytest.approx(float(exact[0] @ exact[1]), rel=1e-9)
     assert norm(np.full(3, 1e300)) == np.inf
+
+
+LONG = 2 * CHUNK + 5
+"""More than two chunks, the last of them a short one."""
+
+
+def test_fedosd_s_step_of_long_vectors_is_that_of_dense_least_squares() -> None:
+    """The chunks differ in size of their numbers, so that each of them counts; one row is there twice."""
+    rows = np.random.default_rng(0).normal(size=(4, LONG)) * np.linspace(1, 3, LONG)
+    rows[2] = rows[1]
+    wanted, others = rows[0] + rows[1], list(rows[1:])
+    coefficients = np.linalg.lstsq(rows[1:].T, wanted, rcond=None)[0]
+    free = wanted - coefficients @ rows[1:]
+    step, share = orthogonal_step(wanted, others)
+    np.testing.assert_allclose(step, free * np.linalg.norm(wanted) / np.linalg.norm(free), atol=1e-10)
+    assert share == pytest.approx(np.linalg.norm(free) / np.linalg.norm(wanted), rel=1e-12)
+    scale, along = without_component(wanted, rows[1])
+    left = wanted - (wanted @ rows[1]) / (rows[1] @ rows[1]) * rows[1]
+    left *= np.linalg.norm(wanted) / np.linalg.norm(left)
+    np.testing.assert_allclose(scale * wanted - along * rows[1], left, atol=1e-10)
+
+
+def test_long_vectors_are_computed_with_and_drawn_as_in_one_piece() -> None:
+    """To the bit: what is drawn too, and which of equal parameters are drawn again."""
+    one, other = np.random.default_rng(2).standard_normal((2, LONG), dtype=np.float32)
+    total = other.astype(np.float64)
+    accumulate(total, 0.3, one)
+    np.testing.assert_array_equal(total, other.astype(np.float64) + 0.3 * one.astype(np.float64))
+    expected = (2 * one.astype(np.float64) - other).astype(np.float32)
+    np.testing.assert_array_equal(in_chunks(lambda a, b: 2 * a - b, one, other), expected)
+    slot, which = Slot("weight", (LONG, 6), 0, LONG), one > 0
+    drawn = one.copy()
+    draw_again(drawn, which, (slot,), np.random.default_rng(3))
+    fresh = np.random.default_rng(3).uniform(-1, 1, LONG)
+    np.testing.assert_array_equal(drawn, np.where(which, fresh.astype(np.float32), one))
+    rough = np.round(one, 1)
+    order = np.argsort(np.abs(rough), kind="stable")[: LONG // 3]
+    chosen = least_moved(rough, np.ones(LONG, dtype=bool), 1 / 3)
+    np.testing.assert_array_equal(np.flatnonzero(chosen), np.sort(order))

@@ -43,7 +43,7 @@ def run_well(
         timeout=timeout_s,
         check=False,
     )
-    assert done.returncode == 0, f"{command}: {done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    assert done.returncode == 0, f"{command}: {done.stdout[-4000:]}\n{done.stderr[-20_000:]}"
     return done.stdout
 
 

@@ -5,9 +5,11 @@ the client does not connect without. On loopback (demo, tests) plain text is all
 """
 
 import resource
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from logging import getLogger
 from typing import Any
 from urllib.parse import unquote
 
@@ -19,13 +21,19 @@ from strategies.tls_files import TLS_SETTINGS, TlsFiles, is_loopback
 from strategies.waiting_places import network_of
 from unlearning.errors import SessionError
 
+_log = getLogger(__name__)
+
 MAX_CLIENTS = 500
 """Each client of a session holds a thread of the server; those beyond are not invited."""
 MAX_ARRIVING = 256
 """Streams that have not said whose they are; each holds a thread, too."""
+LISTEN_S = 60.0
+"""How long a taken port is waited for. A run that was stopped may learn so from Flower's heartbeat only, every 22 s,
+and then has 5 s to end; the next run may have begun meanwhile."""
 CALL = "/flower_unlearning.session.v1.SessionService/Attend"
 _SPARE_THREADS = 64  # for streams that are being refused or closed
 _MAX_CONNECTIONS = 20_000
+_PAUSE_S = 1.0  # before a taken port is tried again
 
 _WINDOW_BYTES = 2**22
 """What may be under way over one stream. gRPC's own window grows with the link, beyond a model of 44 MB, and what is in
@@ -83,11 +91,11 @@ class Endpoint:
             tls=tls,
         )
 
-    def listen(self) -> grpc.Server:
-        """Return a server that is bound and not started.
+    def listen(self, *, wait_s: float = LISTEN_S) -> grpc.Server:
+        """Return a server that is bound and not started; where the address is taken, wait for it first.
 
         Raises:
-            SessionError: the address is taken, or open to other machines without TLS.
+            SessionError: the address is still taken after `wait_s`, or open to other machines without TLS.
         """
         if (self.tls is None or self.tls.ca is None) and not is_loopback(self.bind):
             raise SessionError(
@@ -101,17 +109,29 @@ class Endpoint:
         )
         connections = ("grpc.max_allowed_incoming_connections", _max_connections())
         server = grpc.server(threads, options=(*_SERVER_OPTIONS, connections))
+        started, said = time.monotonic(), False
+        while not self._is_bound(server):
+            if time.monotonic() - started >= wait_s:
+                raise SessionError(
+                    f"Cannot listen for sessions at {self.bind}. Does another server process still hold the port?",
+                    code="port-taken",
+                )
+            if not said:
+                _log.warning("Cannot listen for sessions at %s; trying for %g s.", self.bind, wait_s)
+                said = True
+            time.sleep(_PAUSE_S)
+        return server
+
+    def _is_bound(self, server: grpc.Server) -> bool:
+        """Let `server` have the address; return whether it could."""
         try:
             if self.tls is None:
                 server.add_insecure_port(self.bind)
             else:
                 server.add_secure_port(self.bind, self.tls.server_credentials())
-        except RuntimeError as exc:
-            raise SessionError(
-                f"Cannot listen for sessions at {self.bind}. Does another server process still hold the port?",
-                code="port-taken",
-            ) from exc
-        return server
+        except RuntimeError:
+            return False
+        return True
 
 
 def party_of(context: grpc.ServicerContext) -> str:

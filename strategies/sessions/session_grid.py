@@ -102,7 +102,7 @@ class SessionGrid(Grid):
         """Send messages over streams while the block runs; then end them, unless they stay for `always`.
 
         Raises:
-            SessionError: the address is taken, or open to other machines without TLS.
+            SessionError: the address stays taken, or is open to other machines without TLS.
         """
         self._listen()
         ending_s = 0.0

@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -971,7 +972,20 @@ def test_beyond_this_machine_neither_side_goes_without_tls(address):
 def test_a_taken_port_is_said_so(endpoint, federation):
     """A second server process must not share the port and take half of the streams."""
     with raises(SessionError, "port-taken"):
-        endpoint.listen()
+        endpoint.listen(wait_s=0.0)
+
+
+def test_the_port_of_a_run_that_is_ending_is_waited_for(endpoint, caplog):
+    """`flwr stop` returns before the server process has ended, and the next run may begin at once."""
+    earlier = endpoint.listen()
+    earlier.start()
+    with ThreadPoolExecutor(1) as threads:
+        later = threads.submit(endpoint.listen)
+        while "trying for" not in caplog.text:
+            assert not later.done() or later.result() is None
+            time.sleep(0.01)
+        earlier.stop(None).wait()
+        later.result().stop(None)
 
 
 def test_an_address_for_clients_may_differ_from_where_the_server_listens():

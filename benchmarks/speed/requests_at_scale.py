@@ -38,6 +38,7 @@ from server.service.grpc_server import serve
 from server.service.method_descriptions import describe_methods
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.requests import Granularity, Status, Target
+from unlearning.runtime.gc_tuning import nothing_collected
 from unlearning.runtime.json_codec import to_plain
 
 _SITES, _ROUNDS, _PORT = 200, 10_000, 4711
@@ -73,9 +74,12 @@ def main(
 ) -> None:
     """Measure each call and write the table."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as parts:
-        ledger = _filled(f"sqlite:///{folder}/ledger.db", number)
-        parts.callback(ledger.close)
-        browser = parts.enter_context(_browser(ledger, Path(folder)))
+        with (
+            nothing_collected()
+        ):  # what is there when `serve` and `console` begin is not looked through later
+            ledger = _filled(f"sqlite:///{folder}/ledger.db", number)
+            parts.callback(ledger.close)
+            browser = parts.enter_context(_browser(ledger, Path(folder)))
         happen = partial(ledger.acquire_fence, "benchmark", now=datetime.now(UTC))
         calls = _calls(ledger, browser)
         costs = [_cost(what, call, repeats, happen) for what, call in calls.items()]

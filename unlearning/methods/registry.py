@@ -128,6 +128,9 @@ def check_supports(method: Method, target: Target) -> None:
         )
 
 
+_FORM = "Write several as in: federaser every=2; pga."
+
+
 def preparations(text: str) -> dict[str, Preparation]:
     """Return what the setting `prepare` switches on, by method: "federaser every=2; pga".
 
@@ -145,7 +148,7 @@ def preparations(text: str) -> dict[str, Preparation]:
         preparation = METHODS[name].info.preparation if name in METHODS else None
         if preparation is None:
             able = ", ".join(sorted(key for key, value in METHODS.items() if value.info.preparation))
-            wrong.append(f"prepare: {name!r} is no method that is prepared for. Those are: {able}.")
+            wrong.append(f"prepare: {name!r} is no method that is prepared for. Those are: {able}. {_FORM}")
             continue
         if name in found:
             wrong.append(f"prepare: {name} is given twice.")
@@ -156,7 +159,7 @@ def preparations(text: str) -> dict[str, Preparation]:
             fields = preparation.model_fields.items()
             known = ", ".join(field.alias or key for key, field in fields) or "none"
             reasons = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in exc.errors())
-            wrong.append(f"prepare: {entry!r}: {reasons}. Options of {name}: {known}.")
+            wrong.append(f"prepare: {entry!r}: {reasons}. Options of {name}: {known}. {_FORM}")
             continue
         found[name] = switched_on
     replacing = [name for name, prepared in found.items() if prepared.replaces_training]

@@ -75,7 +75,8 @@ class _Look:
 class Fetches:
     """The looks for answers of one Grid; several may be under way, each at other messages.
 
-    lost_s: seconds after which a look's answer is lost. A `CountingGrid` never blocks.
+    lost_s: seconds after which a look's answer is lost. A `CountingGrid` never blocks, and nor does a simulation's:
+    there each look is this thread's own, at all answers at once.
     """
 
     def __init__(self, grid: Grid, lost_s: Callable[[], float] = lambda: LOST_S) -> None:
@@ -95,11 +96,14 @@ class Fetches:
         if isinstance(self._grid, CountingGrid):
             yield from ((message_ids[0], reply) for reply in self._grid.pull_messages(message_ids))
             return
+        if is_in_memory(self._grid):
+            yield from _pull(self._grid, message_ids)
+            return
         wanted = set(message_ids)
         self._looks = [look for look in self._looks if wanted.intersection(look.ids)]
         under_way = {key for look in self._looks for key in look.ids}
         rest = [key for key in message_ids if key not in under_way]
-        step = len(rest) if is_in_memory(self._grid) else math.ceil(len(rest) / MAX_PULLS)
+        step = math.ceil(len(rest) / MAX_PULLS)
         begun = []
         for start in range(0, len(rest), step or 1):
             group = tuple(rest[start : start + step])
@@ -135,7 +139,7 @@ class Fetches:
 
 
 def is_in_memory(grid: Grid) -> bool:
-    """Return whether the grid is that of a simulation, where nothing is lost on its way and each look takes a lock."""
+    """Return whether the grid is that of a simulation: nothing is lost on its way, and threads wait for each other."""
     return type(grid).__name__ == "InMemoryGrid"  # it moves from module to module of Flower's
 
 

@@ -189,17 +189,23 @@ def test_a_process_ends_though_a_look_is_under_way():
 
 
 def test_a_simulations_answers_are_fetched_all_at_once() -> None:
-    """Each look takes the lock under which Flower searches for the next message; elsewhere each answer is by itself."""
+    """Each look takes the lock under which Flower searches for the next message; elsewhere each answer is by itself.
+
+    There are no threads of looks, which would wait for the search and for each other.
+    """
     looks: list[list[str]] = []
+    threads: set[int] = set()
 
     class InMemoryGrid(LosingGrid):
         def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
             looks.append(list(message_ids))
+            threads.add(threading.get_ident())
             return super().pull_messages(looks[-1])
 
     assert is_in_memory(object.__new__(FlowersGrid))
     ask(InMemoryGrid(lost=()))
     assert max(map(len, looks)) == 3
+    assert threads == {threading.get_ident()}
 
 
 def test_numbered_clients_are_sent_to_in_the_order_of_their_numbers() -> None:

@@ -74,9 +74,8 @@ def main(
 ) -> None:
     """Measure each call and write the table."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as parts:
-        with (
-            nothing_collected()
-        ):  # what is there when `serve` and `console` begin is not looked through later
+        # What is there when `serve` and `console` begin is not looked through later.
+        with nothing_collected():
             ledger = _filled(f"sqlite:///{folder}/ledger.db", number)
             parts.callback(ledger.close)
             browser = parts.enter_context(_browser(ledger, Path(folder)))

@@ -110,19 +110,23 @@ class Endpoint:
         connections = ("grpc.max_allowed_incoming_connections", _max_connections())
         server = grpc.server(threads, options=(*_SERVER_OPTIONS, connections))
         started, said = time.monotonic(), False
-        while not self._is_bound(server):
+        while not self._bind(server):
             if time.monotonic() - started >= wait_s:
                 raise SessionError(
                     f"Cannot listen for sessions at {self.bind}. Does another server process still hold the port?",
                     code="port-taken",
                 )
             if not said:
-                _log.warning("Cannot listen for sessions at %s; trying for %g s.", self.bind, wait_s)
+                _log.warning(
+                    "Cannot listen for sessions at %s, which an earlier run may hold; trying for %g s.",
+                    self.bind,
+                    wait_s,
+                )
                 said = True
             time.sleep(_PAUSE_S)
         return server
 
-    def _is_bound(self, server: grpc.Server) -> bool:
+    def _bind(self, server: grpc.Server) -> bool:
         """Let `server` have the address; return whether it could."""
         try:
             if self.tls is None:

@@ -15,7 +15,16 @@ from flwr.app import Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from strategies.fetching import LOST_S, SLOWEST_LINK, CountingGrid, Fetched, Fetches, Lost, is_in_memory
+from strategies.fetching import (
+    LOST_S,
+    SLOWEST_LINK,
+    CountingGrid,
+    Fetched,
+    Fetches,
+    Lost,
+    is_in_memory,
+    short_turns,
+)
 from strategies.heartbeats import SILENT, nodes_heard
 from strategies.messages import LASTING, PEAK_MEMORY, WHOAMI, Json, count_bytes, values_of, with_content
 from unlearning.errors import UpdateRefused, VersionMismatch
@@ -254,9 +263,9 @@ def exchange(
     before = (counting.bytes_sent, counting.bytes_received) if counting else (0, 0)
     found, looks = _Collected(messages), count(1)
     pause = _LOOKS_IN_MEMORY if is_in_memory(grid) else _LOOKS
-    found.send(grid, messages)
     largest = max((count_bytes(message.content) for message in messages.values()), default=0)
-    with closing(Fetches(grid, lambda: LOST_S + largest / SLOWEST_LINK)) as fetches:
+    with short_turns(grid), closing(Fetches(grid, lambda: LOST_S + largest / SLOWEST_LINK)) as fetches:
+        found.send(grid, messages)
         while found.waiting:
             for asked, reply in fetches.pull(list(found.waiting)):
                 found.take(asked, reply)

@@ -6,10 +6,12 @@ look is a thread's: the others' answers are seen meanwhile, deadlines hold, and 
 """
 
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from logging import getLogger
 from typing import Protocol, runtime_checkable
@@ -29,6 +31,9 @@ LOST_S, SLOWEST_LINK = 30.0, 125_000
 """An answer whose body is not there `LOST_S` after its head, and a second more for `SLOWEST_LINK` bytes, is lost."""
 SLOW_S = 2.0
 """If the SuperLink takes this long to list the nodes online, it is the cause of the delay itself."""
+TURN_S = 5e-4
+"""How long a thread of a simulation computes before another gets its turn, instead of Python's 5 ms. Flower's search
+for messages hardly pauses by itself, and an answer waits for a turn at each of its steps."""
 _LOOK_S = 1.0  # how long a look is waited for; one without a stuck answer takes milliseconds
 
 _LINK_ERRORS = (OSError, httpx.HTTPError)
@@ -141,6 +146,18 @@ class Fetches:
 def is_in_memory(grid: Grid) -> bool:
     """Return whether the grid is that of a simulation: nothing is lost on its way, and threads wait for each other."""
     return type(grid).__name__ == "InMemoryGrid"  # it moves from module to module of Flower's
+
+
+@contextmanager
+def short_turns(grid: Grid) -> Iterator[None]:
+    """In a simulation, let the process's threads take turns after `TURN_S` while the block runs."""
+    before = sys.getswitchinterval()
+    if is_in_memory(grid):
+        sys.setswitchinterval(min(before, TURN_S))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def _in_a_thread(grid: Grid, group: Sequence[str]) -> Future[list[tuple[str, Message | str]]]:

@@ -15,7 +15,7 @@ from flwr.simulation.run_simulation import InMemoryGrid as FlowersGrid
 
 from strategies import exchange as exchanges
 from strategies.exchange import MAX_REPEATS, NO_ANSWER, Exchange, exchange
-from strategies.fetching import is_in_memory
+from strategies.fetching import TURN_S, is_in_memory
 from strategies.in_process_grid import InProcessGrid
 from strategies.messages import TRAIN, arrays_content, compose, model_record, named_arrays
 
@@ -206,6 +206,26 @@ def test_a_simulations_answers_are_fetched_all_at_once() -> None:
     ask(InMemoryGrid(lost=()))
     assert max(map(len, looks)) == 3
     assert threads == {threading.get_ident()}
+
+
+def test_threads_of_a_simulation_take_short_turns_during_an_exchange() -> None:
+    """Flower's search never pauses, and each answer waits for Python's lock several times."""
+    before, turns = sys.getswitchinterval(), []
+
+    class Noting(LosingGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            turns.append(sys.getswitchinterval())
+            return super().pull_messages(message_ids)
+
+    class InMemoryGrid(Noting):
+        pass
+
+    ask(InMemoryGrid(lost=()))
+    assert max(turns) == pytest.approx(TURN_S)
+    assert sys.getswitchinterval() == before
+    turns.clear()
+    ask(Noting(lost=()))
+    assert {*turns} == {before}
 
 
 def test_numbered_clients_are_sent_to_in_the_order_of_their_numbers() -> None:

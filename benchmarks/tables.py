@@ -20,6 +20,7 @@ Row = dict[str, Any]
 
 _MOST_UNPACKED = 16_000
 """Characters of a page's figures that are kept as they are."""
+_NUMBERS = re.compile(r"\[(\s+[^][{}\"]+)\]")
 
 
 def measured(work: Path, parts: Mapping[str, Callable[[], Iterable[Row]]]) -> list[Row]:
@@ -52,6 +53,11 @@ def provenance() -> str:
 def to_six_digits(value: Any) -> Any:
     """Return JSON's values with floats to six digits, which is more than a table shows."""
     return json.loads(json.dumps(value), parse_float=lambda digits: float(f"{float(digits):.6g}"))
+
+
+def as_json(value: Any) -> str:
+    """Return indented JSON in which a list of numbers has one line."""
+    return _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", json.dumps(value, indent=1))
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
@@ -94,7 +100,7 @@ def write(output: Path, lines: Iterable[str], found: Mapping[str, Any]) -> None:
     page = "\n".join(lines) + "\n"
     output.parent.mkdir(parents=True, exist_ok=True)
     output.with_name(output.name + ".md").write_text(page, encoding="utf-8")
-    content = json.dumps({"provenance": provenance(), **to_six_digits(found)}, indent=1)
+    content = as_json({"provenance": provenance(), **to_six_digits(found)})
     plain, packed = output.with_name(output.name + ".json"), output.with_name(output.name + ".json.xz")
     if len(content) > _MOST_UNPACKED:
         packed.write_bytes(lzma.compress(f"{content}\n".encode(), preset=9))

@@ -3,7 +3,7 @@
 Legend: ℓ mean loss of the micro-batch, w = n_b/n its weight, z(θ) the model's outputs, J = ∂z/∂θ,
 v the vector.
 
-Hessian         w ∇²ℓ v              double backward: the gradient of ⟨∇ℓ, v⟩
+Hessian         w ∇²ℓ v              double backward: the gradient of ⟨∇ℓ, v⟩, through `convolutions`
 Gauss-Newton    w Jᵀ (∇²_z ℓ) J v    Jv forward, the Hessian of the loss in z between, Jᵀ backward;
                                      positive semi-definite where ℓ is convex in z
 Fisher          Σ_i ∇ℓ_i ⟨∇ℓ_i, v⟩/n the same with z the vector of per-example losses and 1/n between
@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from unlearning.curvature.convolutions import TwiceDifferentiableConvolutions
 from unlearning.curvature.local_loss import LocalLoss
 from unlearning.curvature.recorded import PushForward, recorded_derivative
 from unlearning.errors import NumericalError
@@ -57,7 +58,8 @@ class HessianOfBatch:
     def __init__(self, local: LocalLoss, batch: slice) -> None:
         self._inputs = local.trainable
         inputs, targets = local.read(batch)
-        loss = local.task.loss(local.outputs(inputs), targets) * local.weight(batch)
+        with TwiceDifferentiableConvolutions():
+            loss = local.task.loss(local.outputs(inputs), targets) * local.weight(batch)
         self._gradient = _gradients((loss,), self._inputs, create_graph=True)
 
     def product(self, vector: Sequence[Tensor], *, keep: bool) -> tuple[Tensor, ...]:

@@ -1,0 +1,129 @@
+"""Convolutions whose second derivative is made of the convolutions that a gradient is made of.
+
+PyTorch takes the weights' part of it, which sums over all examples, as a convolution of transposed images; the
+kernel for the gradient of weights is faster. With x inputs, w weights, g = ∂ℓ/∂y and * the convolution, S = ⟨u, ∂ℓ/∂x⟩
++ ⟨p, ∂ℓ/∂w⟩ + ⟨q, ∂ℓ/∂b⟩ has
+
+    ∂S/∂g = u * w + x * p + q      ∂S/∂x = ∂⟨g, x * p⟩/∂x      ∂S/∂w = ∂⟨g, u * w⟩/∂w
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+_Found = Tensor | None
+
+
+class TwiceDifferentiableConvolutions(TorchFunctionMode):
+    """While entered, convolutions are differentiated as above. Their values and gradients stay the same bits."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call `func`, or a convolution as it is done here."""
+        if func in (torch.conv1d, torch.conv2d, torch.conv3d):
+            return _convolve(func, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int]
+    groups: int
+
+    def convolve(self, inputs: Tensor, weight: Tensor, bias: _Found = None) -> Tensor:
+        found: Tensor = torch.ops.aten.convolution(
+            *(inputs, weight, bias, self.stride, self.padding, self.dilation),
+            *(False, [0] * len(self.stride), self.groups),
+        )
+        return found
+
+    def gradients(
+        self, gradient: Tensor, inputs: Tensor, weight: Tensor, wanted: Sequence[bool]
+    ) -> tuple[_Found, _Found, _Found]:
+        """Return the gradients of inputs, weight and bias, as far as wanted."""
+        found: tuple[_Found, _Found, _Found] = torch.ops.aten.convolution_backward(
+            *(gradient, inputs, weight, [weight.shape[0]], self.stride, self.padding, self.dilation),
+            *(False, [0] * len(self.stride), self.groups, [*wanted]),
+        )
+        return found
+
+
+def _convolve(
+    func: Callable[..., Tensor],
+    input: Tensor,  # noqa: A002 - torch's name
+    weight: Tensor,
+    bias: _Found = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | str = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Tensor:
+    dimensions = weight.dim() - 2
+    if isinstance(padding, str) or input.dim() != weight.dim():
+        return func(input, weight, bias, stride, padding, dilation, groups)
+    stride, padding, dilation = (
+        [one] * dimensions if isinstance(one, int) else one for one in (stride, padding, dilation)
+    )
+    found: Tensor = _Convolution.apply(input, weight, bias, _Settings(stride, padding, dilation, groups))
+    return found
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: _Found, settings: _Settings) -> Tensor:
+        ctx.save_for_backward(inputs, weight)
+        ctx.settings = settings
+        return settings.convolve(inputs, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[_Found, ...]:
+        inputs, weight = ctx.saved_tensors
+        settings, wanted = ctx.settings, ctx.needs_input_grad[:3]
+        if torch.is_grad_enabled():  # the gradient is differentiated again
+            return *_Gradients.apply(gradient, inputs, weight, settings, wanted), None
+        return *settings.gradients(gradient, inputs, weight, wanted), None
+
+
+class _Gradients(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        gradient: Tensor,
+        inputs: Tensor,
+        weight: Tensor,
+        settings: _Settings,
+        wanted: Sequence[bool],
+    ) -> tuple[_Found, _Found, _Found]:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(gradient, inputs, weight)
+        ctx.settings = settings
+        return settings.gradients(gradient, inputs, weight, wanted)
+
+    @staticmethod
+    def backward(ctx: Any, u: _Found, p: _Found, q: _Found) -> tuple[_Found, ...]:
+        gradient, inputs, weight = ctx.saved_tensors
+        settings: _Settings = ctx.settings
+        of_gradient = of_inputs = of_weight = None
+        if p is not None:
+            of_gradient = settings.convolve(inputs, p, q)
+            if ctx.needs_input_grad[1]:
+                of_inputs = settings.gradients(gradient, inputs, p, (True, False, False))[0]
+        elif q is not None:
+            of_gradient = q.reshape(-1, *[1] * len(settings.stride)).expand(gradient.shape)
+        if u is not None:
+            moved = settings.convolve(u, weight)
+            of_gradient = moved if of_gradient is None else moved.add_(of_gradient)
+            if ctx.needs_input_grad[2]:
+                of_weight = settings.gradients(gradient, u, weight, (False, True, False))[1]
+        return of_gradient, of_inputs, of_weight, None, None

@@ -93,6 +93,8 @@ def main(
     ] = CELLS,
 ) -> None:
     """Measure each cell that is not there yet, and write the page after each."""
+    # One thread per process: of several, those that wait for work would count as seconds beside training.
+    os.environ["OMP_NUM_THREADS"] = "1"
     kept = output.with_name(output.name + ".json")
     found: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     found.pop("provenance", None)

@@ -4,7 +4,9 @@ As with the deletion service, beyond one's own machine there is only mutual TLS:
 the client does not connect without. On loopback (demo, tests) plain text is allowed.
 """
 
+import errno
 import resource
+import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -95,7 +97,8 @@ class Endpoint:
         """Return a server that is bound and not started; where the address is taken, wait for it first.
 
         Raises:
-            SessionError: the address is still taken after `wait_s`, or open to other machines without TLS.
+            SessionError: the address is still taken after `wait_s`, or none of this machine's, or open to others
+                without TLS.
         """
         if (self.tls is None or self.tls.ca is None) and not is_loopback(self.bind):
             raise SessionError(
@@ -111,6 +114,7 @@ class Endpoint:
         server = grpc.server(threads, options=(*_SERVER_OPTIONS, connections))
         started, said = time.monotonic(), False
         while not self._bind(server):
+            _refuse_what_is_not_taken(self.bind)
             if time.monotonic() - started >= wait_s:
                 raise SessionError(
                     f"Cannot listen for sessions at {self.bind}. Does another server process still hold the port?",
@@ -136,6 +140,29 @@ class Endpoint:
         except RuntimeError:
             return False
         return True
+
+
+def _refuse_what_is_not_taken(address: str) -> None:
+    """Refuse an address that cannot be listened at for another reason than that it is taken; gRPC does not say why.
+
+    Raises:
+        SessionError: it is none of this machine's, or its name is not known, or its port is not for everyone.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        found = socket.getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, kind, protocol, _, where in found:
+            with socket.socket(family, kind, protocol) as one:
+                one.bind(where)
+    except OSError as exc:
+        if exc.errno != errno.EADDRINUSE:
+            raise SessionError(
+                f"Cannot listen for sessions at {address}: {exc.strerror}. Set session-bind to an address and port of "
+                f"this machine, such as 0.0.0.0:{port}.",
+                code="bad-address",
+            ) from exc
 
 
 def party_of(context: grpc.ServicerContext) -> str:

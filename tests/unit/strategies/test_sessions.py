@@ -975,6 +975,14 @@ def test_a_taken_port_is_said_so(endpoint, federation):
         endpoint.listen(wait_s=0.0)
 
 
+@pytest.mark.parametrize("address", ["192.0.2.1:9101", "[2001:db8::1]:9101", "no-such-host.invalid:9101"])
+def test_an_address_of_another_machine_is_not_waited_for(certificates, address):
+    """As where clients connect to the address of a router, and session-bind is not set."""
+    elsewhere = Endpoint(address=address, bind=address, timeout_s=1.0, tls=certificates["server"])
+    with raises(SessionError, "bad-address"):
+        elsewhere.listen()
+
+
 def test_the_port_of_a_run_that_is_ending_is_waited_for(endpoint, caplog):
     """`flwr stop` returns before the server process has ended, and the next run may begin at once."""
     earlier = endpoint.listen()

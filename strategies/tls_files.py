@@ -1,6 +1,7 @@
-"""The PEM files by which machines prove to each other who they are, and which addresses need none."""
+"""The PEM files by which machines prove to each other who they are, and the addresses that they listen at."""
 
 import ipaddress
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,3 +99,17 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def why_no_listening(address: str) -> OSError | None:
+    """Return why nothing can listen at `address` (host:port), which gRPC does not say; None if something can."""
+    host, _, port = address.rpartition(":")
+    try:
+        for family, kind, protocol, _, where in socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            with socket.socket(family, kind, protocol) as one:
+                one.bind(where)
+    except OSError as exc:
+        return exc
+    return None

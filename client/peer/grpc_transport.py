@@ -191,7 +191,7 @@ class PeerServer:
     """A server at `bind`.
 
     Raises:
-        DeploymentError: the address is taken, or open to other machines without TLS.
+        DeploymentError: the address is taken or none of this machine's, or open to other machines without TLS.
         ConfigurationError: a TLS file cannot be read.
     """
 
@@ -201,8 +201,9 @@ class PeerServer:
             self._server = endpoint.listen()
         except SessionError as exc:
             raise DeploymentError(
-                f"Cannot listen at {bind}: the port is taken, or other machines can reach it and there is no "
-                "tls section in the configuration. Choose another port, give certificates, or listen at 127.0.0.1."
+                f"Cannot listen at {bind}: the port is taken, the address is none of this machine's, or other machines "
+                "can reach it and there is no tls section in the configuration. Choose another address, give "
+                "certificates, or listen at 127.0.0.1."
             ) from exc
         service = PeerService(reception, is_certified=tls is not None)
         add_PeerServiceServicer_to_server(service, self._server)  # type: ignore[no-untyped-call]

@@ -6,7 +6,6 @@ the client does not connect without. On loopback (demo, tests) plain text is all
 
 import errno
 import resource
-import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,7 @@ import grpc
 
 from strategies.sessions.framing import MAX_FRAME_BYTES
 from strategies.settings.run_config import RunSettings
-from strategies.tls_files import TLS_SETTINGS, TlsFiles, is_loopback
+from strategies.tls_files import TLS_SETTINGS, TlsFiles, is_loopback, why_no_listening
 from strategies.waiting_places import network_of
 from unlearning.errors import SessionError
 
@@ -114,7 +113,13 @@ class Endpoint:
         server = grpc.server(threads, options=(*_SERVER_OPTIONS, connections))
         started, said = time.monotonic(), False
         while not self._bind(server):
-            _refuse_what_is_not_taken(self.bind)
+            why = why_no_listening(self.bind)
+            if why is not None and why.errno != errno.EADDRINUSE:
+                raise SessionError(
+                    f"Cannot listen for sessions at {self.bind}: {why.strerror}. Set session-bind to an address and "
+                    "port of this machine.",
+                    code="bad-address",
+                )
             if time.monotonic() - started >= wait_s:
                 raise SessionError(
                     f"Cannot listen for sessions at {self.bind}. Does another server process still hold the port?",
@@ -140,29 +145,6 @@ class Endpoint:
         except RuntimeError:
             return False
         return True
-
-
-def _refuse_what_is_not_taken(address: str) -> None:
-    """Refuse an address that cannot be listened at for another reason than that it is taken; gRPC does not say why.
-
-    Raises:
-        SessionError: it is none of this machine's, or its name is not known, or its port is not for everyone.
-    """
-    host, _, port = address.rpartition(":")
-    try:
-        found = socket.getaddrinfo(
-            host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        for family, kind, protocol, _, where in found:
-            with socket.socket(family, kind, protocol) as one:
-                one.bind(where)
-    except OSError as exc:
-        if exc.errno != errno.EADDRINUSE:
-            raise SessionError(
-                f"Cannot listen for sessions at {address}: {exc.strerror}. Set session-bind to an address and port of "
-                f"this machine, such as 0.0.0.0:{port}.",
-                code="bad-address",
-            ) from exc
 
 
 def party_of(context: grpc.ServicerContext) -> str:

@@ -1,5 +1,6 @@
 """Who can reach the deletion service: addresses, ports, mutual TLS; and the life of its process."""
 
+import errno
 import os
 import re
 import signal
@@ -36,8 +37,18 @@ def test_the_service_does_not_listen_to_other_machines_without_mutual_tls(
 
 def test_a_port_is_not_shared(service: RunningServer, ledger: Ledger, tmp_path: Path) -> None:
     """A second service on the same port would take half of the calls."""
-    with refuses("address"):
+    with refuses("address") as refusal:
         serve(ledger, tmp_path, service.address)
+    assert os.strerror(errno.EADDRINUSE) in str(refusal.value)
+
+
+def test_an_address_of_another_machine_is_said_so(
+    ledger: Ledger, tmp_path: Path, identities: dict[str, TlsFiles]
+) -> None:
+    """And not that something else listens there."""
+    with refuses("address") as refusal:
+        serve(ledger, tmp_path, "192.0.2.1:9092", identities["server"])
+    assert os.strerror(errno.EADDRNOTAVAIL) in str(refusal.value)
 
 
 @pytest.mark.parametrize("who", ["stranger", "nobody", "plain text"])

@@ -39,8 +39,9 @@ _log = getLogger(__name__)
 
 _LOOKS = GrowingPause(first_s=0.05, longest_s=0.5, factor=1.1)
 """Between two looks at the SuperLink, which cost it processor time: about a tenth of the time waited so far."""
-_LOOKS_IN_MEMORY = GrowingPause(first_s=0.05, longest_s=0.1, factor=1.1)
-"""In a simulation, where each answer that was not fetched makes Flower's search for the next message longer."""
+_LOOKS_IN_MEMORY = GrowingPause(first_s=0.01, longest_s=0.1, factor=1.1)
+"""In a simulation, where each answer that was not fetched makes Flower's search for the next message longer, and a
+round of ten clients is over in a tenth of a second."""
 LOOK_S = 4.0
 """How often an exchange looks whether those whom it waits for are online; who is not, twice in a row, has failed."""
 NO_ANSWER = "no answer within"

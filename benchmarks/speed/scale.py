@@ -93,7 +93,7 @@ def main(
     ] = CELLS,
 ) -> None:
     """Measure each cell that is not there yet, and write the page after each."""
-    # One thread per process: of several, those that wait for work would count as seconds beside training.
+    # One thread per process: training is timed in the thread that calls it; what others do would count beside it.
     os.environ["OMP_NUM_THREADS"] = "1"
     kept = output.with_name(output.name + ".json")
     found: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}

@@ -101,8 +101,10 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def why_no_listening(address: str) -> OSError | None:
-    """Return why nothing can listen at `address` (host:port), which gRPC does not say; None if something can."""
+def bind_error(address: str) -> OSError | None:
+    """Return why a server cannot bind to `address` (host:port), which gRPC does not say; None if one can."""
+    if address.startswith("unix:"):
+        return None
     host, _, port = address.rpartition(":")
     try:
         for family, kind, protocol, _, where in socket.getaddrinfo(

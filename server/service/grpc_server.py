@@ -23,7 +23,7 @@ from server.service.limits import Limits, Places, Rates
 from server.service.refusal_log import RefusalLog
 from server.service.uploads import Uploads
 from server.service.workers import Workers, event_loop
-from strategies.tls_files import TlsFiles, is_loopback, why_no_listening
+from strategies.tls_files import TlsFiles, bind_error, is_loopback
 from unlearning.errors import ConfigurationError, RequestNotFound
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["DeletionService"]
@@ -234,7 +234,7 @@ def _bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredent
     except RuntimeError as exc:
         port, cause = 0, exc
     if port == 0:
-        why = None if address.startswith("unix:") else why_no_listening(address)
+        why = bind_error(address)
         reason = (
             "Is the directory there, or a TLS file damaged?"
             if why is None

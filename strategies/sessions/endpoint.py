@@ -18,7 +18,7 @@ import grpc
 
 from strategies.sessions.framing import MAX_FRAME_BYTES
 from strategies.settings.run_config import RunSettings
-from strategies.tls_files import TLS_SETTINGS, TlsFiles, is_loopback, why_no_listening
+from strategies.tls_files import TLS_SETTINGS, TlsFiles, bind_error, is_loopback
 from strategies.waiting_places import network_of
 from unlearning.errors import SessionError
 
@@ -113,7 +113,7 @@ class Endpoint:
         server = grpc.server(threads, options=(*_SERVER_OPTIONS, connections))
         started, said = time.monotonic(), False
         while not self._bind(server):
-            why = why_no_listening(self.bind)
+            why = bind_error(self.bind)
             if why is not None and why.errno != errno.EADDRINUSE:
                 raise SessionError(
                     f"Cannot listen for sessions at {self.bind}: {why.strerror}. Set session-bind to an address and "

@@ -1,7 +1,10 @@
+import json
 import re
 from pathlib import Path
 
 import pytest
+
+from benchmarks.tables import as_json
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
@@ -9,6 +12,12 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 def test_the_results_stay_small():
     """Pages, small pictures and compressed rows: a clone is not made of them."""
     assert sum(path.stat().st_size for path in RESULTS.iterdir()) < 3_000_000
+
+
+def test_figures_keep_their_values_and_lists_have_one_line():
+    value = {"a": [1, -2.5, 1e-300], "b": [], "c": [[1], [2, None]], "d": ["1,\n  2"], "e": [{"f": [0.1]}]}
+    assert json.loads(as_json(value)) == value
+    assert ' "a": [1, -2.5, 1e-300],' in as_json(value).splitlines()
 
 
 def test_every_picture_is_shown_by_a_page():

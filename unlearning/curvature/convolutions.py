@@ -8,7 +8,6 @@ kernel for the gradient of weights is faster. With x inputs, w weights, g = âˆ‚â
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 _Found = Tensor | None
+_convolution, _gradients = torch.ops.aten.convolution, torch.ops.aten.convolution_backward
 
 
 class TwiceDifferentiableConvolutions(TorchFunctionMode):
@@ -34,31 +34,6 @@ class TwiceDifferentiableConvolutions(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-@dataclass(frozen=True, slots=True)
-class _Settings:
-    stride: Sequence[int]
-    padding: Sequence[int]
-    dilation: Sequence[int]
-    groups: int
-
-    def convolve(self, inputs: Tensor, weight: Tensor, bias: _Found = None) -> Tensor:
-        found: Tensor = torch.ops.aten.convolution(
-            *(inputs, weight, bias, self.stride, self.padding, self.dilation),
-            *(False, [0] * len(self.stride), self.groups),
-        )
-        return found
-
-    def gradients(
-        self, gradient: Tensor, inputs: Tensor, weight: Tensor, wanted: Sequence[bool]
-    ) -> tuple[_Found, _Found, _Found]:
-        """Return the gradients of inputs, weight and bias, as far as wanted."""
-        found: tuple[_Found, _Found, _Found] = torch.ops.aten.convolution_backward(
-            *(gradient, inputs, weight, [weight.shape[0]], self.stride, self.padding, self.dilation),
-            *(False, [0] * len(self.stride), self.groups, [*wanted]),
-        )
-        return found
-
-
 def _convolve(
     func: Callable[..., Tensor],
     input: Tensor,  # noqa: A002 - torch's name
@@ -75,16 +50,19 @@ def _convolve(
     stride, padding, dilation = (
         [one] * dimensions if isinstance(one, int) else one for one in (stride, padding, dilation)
     )
-    found: Tensor = _Convolution.apply(input, weight, bias, _Settings(stride, padding, dilation, groups))
+    # as both kernels take them; neither is transposed
+    settings = (stride, padding, dilation, False, [0] * dimensions, groups)
+    found: Tensor = _Convolution.apply(input, weight, bias, settings)
     return found
 
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: _Found, settings: _Settings) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: _Found, settings: tuple[Any, ...]) -> Tensor:
         ctx.save_for_backward(inputs, weight)
         ctx.settings = settings
-        return settings.convolve(inputs, weight, bias)
+        found: Tensor = _convolution(inputs, weight, bias, *settings)
+        return found
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[_Found, ...]:
@@ -92,7 +70,7 @@ class _Convolution(torch.autograd.Function):
         settings, wanted = ctx.settings, ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():  # the gradient is differentiated again
             return *_Gradients.apply(gradient, inputs, weight, settings, wanted), None
-        return *settings.gradients(gradient, inputs, weight, wanted), None
+        return *_gradients(gradient, inputs, weight, [weight.shape[0]], *settings, wanted), None
 
 
 class _Gradients(torch.autograd.Function):
@@ -102,28 +80,31 @@ class _Gradients(torch.autograd.Function):
         gradient: Tensor,
         inputs: Tensor,
         weight: Tensor,
-        settings: _Settings,
+        settings: tuple[Any, ...],
         wanted: Sequence[bool],
     ) -> tuple[_Found, _Found, _Found]:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(gradient, inputs, weight)
         ctx.settings = settings
-        return settings.gradients(gradient, inputs, weight, wanted)
+        found: tuple[_Found, _Found, _Found] = _gradients(
+            gradient, inputs, weight, [weight.shape[0]], *settings, wanted
+        )
+        return found
 
     @staticmethod
     def backward(ctx: Any, u: _Found, p: _Found, q: _Found) -> tuple[_Found, ...]:
         gradient, inputs, weight = ctx.saved_tensors
-        settings: _Settings = ctx.settings
+        settings, rest = ctx.settings, ([weight.shape[0]], *ctx.settings)
         of_gradient = of_inputs = of_weight = None
         if p is not None:
-            of_gradient = settings.convolve(inputs, p, q)
+            of_gradient = _convolution(inputs, p, q, *settings)
             if ctx.needs_input_grad[1]:
-                of_inputs = settings.gradients(gradient, inputs, p, (True, False, False))[0]
+                of_inputs = _gradients(gradient, inputs, p, *rest, [True, False, False])[0]
         elif q is not None:
-            of_gradient = q.reshape(-1, *[1] * len(settings.stride)).expand(gradient.shape)
+            of_gradient = q.reshape(-1, *[1] * (weight.dim() - 2)).expand(gradient.shape)
         if u is not None:
-            moved = settings.convolve(u, weight)
+            moved = _convolution(u, weight, None, *settings)
             of_gradient = moved if of_gradient is None else moved.add_(of_gradient)
             if ctx.needs_input_grad[2]:
-                of_weight = settings.gradients(gradient, u, weight, (False, True, False))[1]
+                of_weight = _gradients(gradient, u, weight, *rest, [False, True, False])[1]
         return of_gradient, of_inputs, of_weight, None, None

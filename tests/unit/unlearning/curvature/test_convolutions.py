@@ -18,6 +18,11 @@ def of_2d(**settings: Any) -> Convolving:
     return lambda inputs, weight, bias: functional.conv2d(inputs, weight, bias, **settings)
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
 CASES: dict[str, tuple[Convolving, Sequence[int], Sequence[int]]] = {
     "plain": (of_2d(), (3, 2, 6, 5), (4, 2, 3, 3)),
     "stride, padding": (of_2d(stride=2, padding=(1, 2)), (2, 2, 7, 6), (4, 2, 3, 2)),

@@ -17,7 +17,7 @@ from client.memory import (
     state_dir_of,
 )
 from strategies.messages import records_of
-from unlearning.certified.private_rounds import PrivateRounds
+from unlearning.certified.round_lengths import PrivateRounds
 from unlearning.pseudonyms import merge_keyed
 from unlearning.requests import NOTHING, Forget
 from unlearning.runtime.json_codec import from_plain, to_plain

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
-from unlearning.certified.private_rounds import PrivateRounds
+from unlearning.certified.round_lengths import PrivateRounds
 from unlearning.errors import CheckpointError, InvalidRequest
 from unlearning.gdpr import NOTHING_GIVEN, Particulars
 from unlearning.protocol import VERSION_FILE, claim_directory

@@ -35,7 +35,7 @@ from server.federation.scripted_requests import ScriptedRequest, check_scripted
 from server.federation.state import FederationState, Move, Phase, RoundDone, Step
 from server.ledger import APPROVAL, FEDERATION
 from server.requests.admission import admit
-from server.requests.own_runs import OwnRuns
+from server.requests.comparisons import OwnRuns
 from server.state_directory.files import OWN_RUNS
 from unlearning.errors import IllegalMove, RequestError
 from unlearning.methods.eligibility import FederationProfile

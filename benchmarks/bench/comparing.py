@@ -18,7 +18,7 @@ from scipy.stats import t as student
 
 from benchmarks.bench.columns import ORIGINAL, RETRAIN, Row, is_retrain, own_retrain
 from benchmarks.bench.experiment import Experiment
-from server.requests.plan_data import NOTHING, Comparison, Figures
+from server.requests.comparisons import NOTHING, Comparison, Figures
 from unlearning.methods.registry import METHODS
 from unlearning.requests import Granularity
 

@@ -15,9 +15,9 @@ import typer
 
 from benchmarks.data import accuracy_percent, sites_and_test
 from benchmarks.tables import Row, grouped, measured, median, provenance, table, write
-from unlearning.certified.private_rounds import PrivateRounds
 from unlearning.certified.private_samples import PrivateSteps
 from unlearning.certified.private_training import least_noise_multiplier, spent_epsilon
+from unlearning.certified.round_lengths import PrivateRounds
 from unlearning.local import begin, learn
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.training import TrainingSettings

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from benchmarks.data import accuracy_percent, sites_and_test
 from benchmarks.tables import Row, grouped, measured, median, provenance, table, write
-from unlearning.certified.private_rounds import PrivateRounds
 from unlearning.certified.private_training import PrivateMean, least_noise_multiplier, spent_epsilon
+from unlearning.certified.round_lengths import PrivateRounds
 from unlearning.parameters import Vector
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.task import Examples

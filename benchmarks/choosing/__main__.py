@@ -11,7 +11,7 @@ import typer
 from benchmarks.choosing.measured import CASES, comparison
 from benchmarks.choosing.page import with_advice, with_distances
 from benchmarks.choosing.picture import draw
-from server.requests.plan_data import FILE, Comparison
+from server.requests.comparisons import FILE, Comparison
 from unlearning.runtime.json_codec import to_plain
 
 PAGE = Path("docs/explanation-choosing-a-method.md")

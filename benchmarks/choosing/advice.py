@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.choosing.measured import RESULTS
 from benchmarks.tables import figures_of
-from server.requests.plan_data import NOTHING, Comparison
+from server.requests.comparisons import NOTHING, Comparison
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from benchmarks.bench.columns import RETRAIN, Row
 from benchmarks.bench.comparing import SCORES, Compared
 from benchmarks.bench.comparing import comparison as bench_comparison
 from benchmarks.bench.experiment import found
-from server.requests.plan_data import Comparison
+from server.requests.comparisons import Comparison
 
 RESULTS = Path("docs/results")
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.stats import f as f_distribution
 from scipy.stats import rankdata, studentized_range
 
-from server.requests.plan_data import Comparison
+from server.requests.comparisons import Comparison
 
 ERROR = 0.05
 

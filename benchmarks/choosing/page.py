@@ -6,7 +6,8 @@ from benchmarks.choosing import over_data_sets
 from benchmarks.choosing.advice import ADVICE, rendered
 from benchmarks.choosing.measured import Case, spread_of_retrain
 from benchmarks.tables import between_marks, table
-from server.requests.plan_data import NOTHING, Comparison, places
+from server.requests.comparisons import NOTHING, Comparison
+from server.requests.plan_data import places
 from unlearning.requests import Granularity
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.bench.figures import save
 from benchmarks.choosing.measured import Case
-from server.requests.plan_data import Comparison, Figures
+from server.requests.comparisons import Comparison, Figures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from benchmarks.tables import table
-from server.requests.plan_data import known
+from server.requests.comparisons import known
 
 _TITLES = (
     "CIFAR-10, CNN, IID, one client",

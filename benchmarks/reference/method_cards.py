@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from benchmarks.tables import table
-from server.requests.plan_data import Comparison, known
+from server.requests.comparisons import Comparison, known
 from unlearning.methods.method import Method
 from unlearning.methods.registry import METHODS
 from unlearning.requests import Granularity

@@ -16,7 +16,6 @@ from server.requests.training_privacy import TrainingPrivacy
 from server.state_directory.files import NOISE_SECRET
 from strategies.aggregation import OwnAggregation
 from strategies.settings.run_config import RunSettings
-from unlearning.certified.private_rounds import PrivateRounds
 from unlearning.certified.private_training import (
     PrivateMean,
     bounded,
@@ -25,6 +24,7 @@ from unlearning.certified.private_training import (
     require_accountant,
     spent_epsilon,
 )
+from unlearning.certified.round_lengths import PrivateRounds
 from unlearning.certified.secret_noise import derived_key, noise_secret
 from unlearning.errors import ConfigurationError, MethodFailed
 from unlearning.runtime.json_codec import to_plain

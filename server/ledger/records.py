@@ -57,7 +57,7 @@ APPROVAL = "approval"
 SITE_PROBLEMS = "site-problems"
 """The fact that says by client what is wrong with the set-up of its site."""
 OWN_COMPARISONS = "own-comparisons"
-"""The fact that has what the user's own runs measured: a list of `server.requests.plan_data.Comparison`."""
+"""The fact that has what the user's own runs measured: a list of `server.requests.comparisons.Comparison`."""
 LEFT_OUT = "left-out"
 """The fact that says by client until when, and why, it is left out of rounds."""
 DAY = timedelta(days=1)

@@ -13,8 +13,9 @@ from typing import Any
 from uuid import uuid4
 
 from server.ledger import FEDERATION, UNBOUNDED, Allowance, Ledger, NewRequest
+from server.requests.comparisons import own_comparisons
 from server.requests.privacy_budget import check_budget
-from server.requests.recommending import own_comparisons, recommend, safest_first, shown_here, waits_for
+from server.requests.recommending import recommend, safest_first, shown_here, waits_for
 from server.requests.training_privacy import check_covered
 from unlearning.errors import InvalidRequest, RequestError, UnknownClient
 from unlearning.gdpr import check_reason

@@ -13,8 +13,9 @@ from typing import Any
 from server.ledger import Ledger, RoundRecord
 from server.ledger.records import HEARTBEAT
 from server.requests.admission import check_client, check_served, federation_of
-from server.requests.plan_data import Comparison, Measured, Plan, PlannedMethod, SampleCheck
-from server.requests.recommending import compared, near, own_comparisons, recommend, shown_here, waits_for
+from server.requests.comparisons import Comparison, own_comparisons
+from server.requests.plan_data import Measured, Plan, PlannedMethod, SampleCheck
+from server.requests.recommending import compared, near, recommend, shown_here, waits_for
 from unlearning.errors import RequestError, UnknownClient
 from unlearning.methods.costs import CostSymbols, recovery_cost
 from unlearning.methods.eligibility import FederationProfile, what_is_revealed

@@ -19,14 +19,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from server.ledger import OWN_COMPARISONS, Ledger
-from server.requests.plan_data import NOTHING, Comparison, PublishedDistance, known, places
+from server.ledger import Ledger
+from server.requests.comparisons import NOTHING, Comparison, known
+from server.requests.plan_data import PublishedDistance, places
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.methods.method import Method, Need
 from unlearning.methods.registry import METHODS
 from unlearning.outcomes import is_shown
 from unlearning.requests import Granularity, Outcome, Target
-from unlearning.runtime.json_codec import from_plain
 
 NEAR_FACTOR = 10
 ENOUGH_HERE = 3
@@ -110,11 +110,6 @@ def shown_here(ledger: Ledger, granularity: Granularity) -> dict[str, Shown]:
             one = found.get(method, Shown(0, 0))
             found[method] = Shown(one.shown + count * is_shown(outcome), one.of + count)
     return found
-
-
-def own_comparisons(ledger: Ledger) -> list[Comparison]:
-    """Return what the user's own runs measured for this federation; empty where there are none."""
-    return from_plain(list[Comparison], ledger.facts().get(OWN_COMPARISONS) or [])
 
 
 def near(

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from server.ledger import PRIVATE_TRAINING, SAMPLE_PRIVACY, Ledger
-from unlearning.certified.private_rounds import PrivateRounds
 from unlearning.certified.private_training import SampleAccount, bounded, spent_epsilon
+from unlearning.certified.round_lengths import PrivateRounds
 from unlearning.errors import UnsupportedRequest
 from unlearning.methods.method import Method
 from unlearning.requests import Granularity, Target

@@ -21,8 +21,8 @@ from strategies.settings.run_config import RunSettings
 from tests.normalised import TASK as NORMALISED
 from tests.raising import refuses
 from tests.small_app import TASK, SmallApp
-from unlearning.certified.private_rounds import PrivateRounds
 from unlearning.certified.private_training import SampleAccount, spent_epsilon
+from unlearning.certified.round_lengths import PrivateRounds
 from unlearning.errors import ConfigurationError, UnsupportedRequest
 from unlearning.methods.eligibility import FederationProfile, check_eligible
 from unlearning.methods.registry import METHODS

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from unlearning.certified.private_rounds import PrivateRounds
+from unlearning.certified.round_lengths import PrivateRounds
 from unlearning.certified.secret_noise import KeyedNormal, derived_key
 from unlearning.parameters import outputs_with
 from unlearning.runtime.devices import inputs_for, targets_for

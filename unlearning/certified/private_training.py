@@ -28,7 +28,7 @@ import scipy  # its parts are imported at their first use
 
 from unlearning.certified.noise import add_noise
 from unlearning.certified.noisy_steps import project
-from unlearning.certified.private_rounds import PrivateRounds
+from unlearning.certified.round_lengths import PrivateRounds
 from unlearning.certified.secret_noise import KeyedNormal, derived_key
 from unlearning.errors import ConfigurationError
 from unlearning.parameters import Vector, content_hash

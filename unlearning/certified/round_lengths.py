@@ -1,4 +1,7 @@
-"""What a bound on a federated deletion must know of each round: lengths, counts and constants, no vector."""
+"""What a bound on a federated deletion, and the account of private training, must know of rounds: no vector.
+
+These are plain values: the memory of a site has them without the accountant's libraries.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -54,6 +57,15 @@ class EarlierRelease:
     number: int
     sensitivity: float
     clients: frozenset[str] = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivateRounds:
+    """A number of rounds with the same noise: z and q of `unlearning.certified.private_training`, and how many."""
+
+    noise_multiplier: float
+    sampling: float
+    count: int
 
 
 def declared_logistic_constants(*, feature_norm: float, l2: float, frozen: str = "") -> Constants:

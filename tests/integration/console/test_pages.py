@@ -17,7 +17,7 @@ from server.console import forms
 from server.console.request_list import PAGE
 from server.ledger import OWN_COMPARISONS
 from server.ledger.records import LastRetry
-from server.requests.plan_data import Comparison, Figures
+from server.requests.comparisons import Comparison, Figures
 from server.service.calls import REPORT_PRUNED
 from tests.certificates import Authority
 from tests.deletion_service import FORGETTING, NOW, submit

@@ -11,7 +11,7 @@ from benchmarks.choosing.advice import rendered
 from benchmarks.choosing.measured import CASES, Case, comparison, rows_of
 from benchmarks.choosing.page import with_advice, with_distances
 from benchmarks.choosing.picture import STYLES, draw
-from server.requests.plan_data import FILE, Figures
+from server.requests.comparisons import FILE, Figures
 from unlearning.methods.registry import METHODS
 from unlearning.requests import Granularity
 

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.bench.comparing import Compared, comparison, is_nearer, nearer_than
 from benchmarks.choosing.over_data_sets import friedman, nemenyi, places
-from server.requests.plan_data import NOTHING, Comparison, Figures
+from server.requests.comparisons import NOTHING, Comparison, Figures
 from unlearning.requests import Granularity
 
 

@@ -11,7 +11,7 @@ from benchmarks.bench import own_app
 from benchmarks.bench.own_app import values_of
 from server.cli import app as commands
 from server.cli.app_commands import new_command
-from server.requests.plan_data import Comparison
+from server.requests.comparisons import Comparison
 from tests.raising import refuses
 from unlearning.errors import AppError, ConfigurationError
 from unlearning.methods.registry import METHODS

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from server.requests import recommending
-from server.requests.plan_data import NOTHING, Comparison, Figures
+from server.requests.comparisons import NOTHING, Comparison, Figures
 from server.requests.recommending import Recommendation, Shown, compared, near, recommend
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.methods.registry import METHODS

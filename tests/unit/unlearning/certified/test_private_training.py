@@ -10,7 +10,6 @@ import scipy
 
 from unlearning.certified.noise import gaussian_epsilon
 from unlearning.certified.noisy_steps import project
-from unlearning.certified.private_rounds import PrivateRounds
 from unlearning.certified.private_training import (
     PrivateMean,
     least_noise_multiplier,
@@ -18,6 +17,7 @@ from unlearning.certified.private_training import (
     require_accountant,
     spent_epsilon,
 )
+from unlearning.certified.round_lengths import PrivateRounds
 from unlearning.errors import ConfigurationError
 from unlearning.testing.deletions import TASK as DATA_TASK
 from unlearning.testing.deletions import TRAINING, sites

@@ -8,9 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from server.ledger import Ledger
-from server.requests.own_runs import OwnRuns
-from server.requests.plan_data import Comparison, Figures
-from server.requests.recommending import own_comparisons
+from server.requests.comparisons import Comparison, Figures, OwnRuns, own_comparisons
 from tests.ledgers import NOW, live_at
 from unlearning.requests import Granularity
 from unlearning.runtime.json_codec import to_plain

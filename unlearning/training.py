@@ -4,11 +4,11 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
-from torch import Tensor, nn
+from torch import nn
 
 from unlearning.certified.private_samples import PrivateSteps, train_privately
 from unlearning.errors import AppError, DataError, UpdateRefused
@@ -29,6 +29,7 @@ from unlearning.parameters import (
 )
 from unlearning.runtime.devices import computing_device, inputs_for, targets_for
 from unlearning.runtime.stores import Arrays
+from unlearning.structures import from_template, template, without_weights
 from unlearning.tasks.batches import Shuffled, data_loader
 from unlearning.tasks.own_code import call_own, name_of
 from unlearning.tasks.task import Examples, Task
@@ -98,25 +99,7 @@ def structure(task: Task) -> nn.Module:
     All tensors are on torch's meta device, so what this model computes cannot be read. One that computes is made by
     `model_with`.
     """
-    made: nn.Module = _without_weights(_untrained(task, seed=0), {})
-    return made
-
-
-def _without_weights(part: Any, copies: dict[int, Any]) -> Any:
-    """Return a module or tensor without weights, `copies` by identity; what is given stays, a builder may keep it."""
-    if part is None or id(part) in copies:
-        return copies.get(id(part))
-    if isinstance(part, Tensor):
-        empty = torch.empty_like(part, device="meta")
-        is_parameter = isinstance(part, nn.Parameter)
-        copies[id(part)] = nn.Parameter(empty, part.requires_grad) if is_parameter else empty
-        return copies[id(part)]
-    copy = copies[id(part)] = object.__new__(type(part))
-    copy.__dict__.update(part.__dict__)
-    for kind in ("_parameters", "_buffers", "_modules"):
-        own = {name: _without_weights(inner, copies) for name, inner in part.__dict__[kind].items()}
-        copy.__dict__[kind] = own
-    return copy
+    return without_weights(_untrained(task, seed=0))
 
 
 def _untrained(task: Task, seed: int) -> nn.Module:
@@ -155,7 +138,8 @@ def model_with(task: Task, parameters: Vector) -> nn.Module:
     Raises:
         UpdateRefused: `parameters` does not have the model's length.
     """
-    model = _frozen_base(task)
+    made = None if isinstance(task.build_model, _ThisModel) else _template(task)
+    model = _frozen_base(task) if made is None else from_template(made)
     shards, rest = divmod(parameters.size, size_of_vector(model) + 1)
     if parameters.ndim == 1 and shards and not rest and task.shard is None:
         raise UpdateRefused(
@@ -169,7 +153,20 @@ def model_with(task: Task, parameters: Vector) -> nn.Module:
 
 def task_of(task: Task, model: nn.Module) -> Task:
     """Return `task` with this very model, whose frozen weights stay as they are, in the place of the one it builds."""
-    return replace(task, build_model=lambda: model, load_pretrained=None, local_layers=())
+    return replace(task, build_model=_ThisModel(model), load_pretrained=None, local_layers=())
+
+
+@dataclass(frozen=True, eq=False)
+class _ThisModel:
+    model: nn.Module
+
+    def __call__(self) -> nn.Module:
+        return self.model
+
+
+@lru_cache(maxsize=4)
+def _template(task: Task) -> nn.Module | None:
+    return template(_untrained(task, seed=0))
 
 
 @lru_cache(maxsize=4)

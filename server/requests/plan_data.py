@@ -18,7 +18,7 @@ _SHOWN = 20  # of the ids that a client does not have
 class PublishedDistance:
     """How a method did in one comparison.
 
-    distance, spread, nothing: in points, of the method and of the model as it was (`comparisons.Figures`).
+    distance, spread, nothing: in points, of the method and of the model as it was (`Figures`).
     is_worse: whether it ended further off than that; None where the two differ by no more than chance.
     rank: the places that it can have, of `num_ranked` methods. ranks: all that it can have over the measured data sets.
     source: `Comparison.source`. is_own: whether it is of the user's own runs.

@@ -42,11 +42,14 @@ def template(model: nn.Module) -> nn.Module | None:
 
 def from_template(made: nn.Module) -> nn.Module:
     """Return a new model. The tensors that the flat vector holds have room, and any values."""
-    return _remade(
-        made,
-        lambda tensor: torch.empty_like(tensor, device="cpu") if tensor.is_meta else tensor.detach().clone(),
-        _own,
-    )
+
+    def other(tensor: Tensor) -> Tensor:
+        if not tensor.is_meta:
+            return tensor.detach().clone()
+        # `empty_like` of a meta tensor imports SymPy: a second, and 40 MB
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+
+    return _remade(made, other, _own)
 
 
 def _remade(

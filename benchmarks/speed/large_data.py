@@ -12,6 +12,7 @@ memory-mapped file of bytes, which is in the page cache after the first pass; in
 medians of processor time. The model is `small-cnn`.
 """
 
+import resource
 import threading
 import time
 from functools import partial
@@ -55,14 +56,15 @@ class Peak:
         self._thread.join()
 
     def _look(self) -> None:
-        while True:
-            lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-            found = {
-                line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.startswith("Rss")
-            }
-            self.own, self.files = max(self.own, found["RssAnon"]), max(self.files, found["RssFile"])
-            if self._ends.wait(0.02):
-                return
+        page = resource.getpagesize()
+        with Path("/proc/self/statm").open("rb", buffering=0) as statm:
+            while True:
+                statm.seek(0)
+                _, resident, shared, *_ = map(int, statm.read().split())
+                self.own = max(self.own, page * (resident - shared))
+                self.files = max(self.files, page * shared)
+                if self._ends.wait(0.02):
+                    return
 
 
 def sparse_site(directory: Path, num_bytes: int) -> Examples:

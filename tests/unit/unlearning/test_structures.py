@@ -1,5 +1,7 @@
 """Models that are made of a template are those that their builder makes, or no template is made of it."""
 
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -210,3 +212,16 @@ def test_a_task_of_this_very_model_has_it_each_time():
     model = model_with(task, own)
 
     assert model_with(task_of(task, model), own) is model
+
+
+def test_no_computer_algebra_is_imported():
+    program = (
+        "import sys; from torch import nn; from unlearning.tasks.task import Task; from unlearning import training\n"
+        "task = Task.classifier('line', lambda: nn.Linear(6, 3), num_classes=3)\n"
+        "training.model_with(task, training.initial_parameters(task, 0)); training.structure(task)\n"
+        "print('sympy' in sys.modules)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+
+    assert done.stdout.split() == ["False"], done.stderr

@@ -20,7 +20,7 @@ _SIMPLE = (int, float, complex, str, bytes, type(None), type, torch.dtype)
 
 def without_weights(model: nn.Module) -> nn.Module:
     """Return the model's modules with all tensors on torch's meta device; what is given stays as it is."""
-    return _remade(model, lambda tensor: torch.empty_like(tensor, device="meta"), lambda value: value)
+    return _remade(model, _without_numbers, lambda value: value)
 
 
 def template(model: nn.Module) -> nn.Module | None:
@@ -35,7 +35,7 @@ def template(model: nn.Module) -> nn.Module | None:
     goes = {id(tensor) for tensor in travelling(model).values()}
 
     def other(tensor: Tensor) -> Tensor:
-        return torch.empty_like(tensor, device="meta") if id(tensor) in goes else tensor.detach().clone()
+        return _without_numbers(tensor) if id(tensor) in goes else tensor.detach().clone()
 
     return _remade(model, other, _own)
 
@@ -46,10 +46,14 @@ def from_template(made: nn.Module) -> nn.Module:
     def other(tensor: Tensor) -> Tensor:
         if not tensor.is_meta:
             return tensor.detach().clone()
-        # `empty_like` of a meta tensor imports SymPy: a second, and 40 MB
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
 
     return _remade(made, other, _own)
+
+
+def _without_numbers(tensor: Tensor) -> Tensor:
+    # `empty_like` of a tensor that is on the meta device imports SymPy: a second, and 40 MB
+    return tensor.detach() if tensor.is_meta else torch.empty_like(tensor, device="meta")
 
 
 def _remade(

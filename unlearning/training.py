@@ -99,7 +99,8 @@ def structure(task: Task) -> nn.Module:
     All tensors are on torch's meta device, so what this model computes cannot be read. One that computes is made by
     `model_with`.
     """
-    return without_weights(_untrained(task, seed=0))
+    made = _template(task)
+    return without_weights(_untrained(task, seed=0) if made is None else made)
 
 
 def _untrained(task: Task, seed: int) -> nn.Module:
@@ -138,7 +139,7 @@ def model_with(task: Task, parameters: Vector) -> nn.Module:
     Raises:
         UpdateRefused: `parameters` does not have the model's length.
     """
-    made = None if isinstance(task.build_model, _ThisModel) else _template(task)
+    made = _template(task)
     model = _frozen_base(task) if made is None else from_template(made)
     shards, rest = divmod(parameters.size, size_of_vector(model) + 1)
     if parameters.ndim == 1 and shards and not rest and task.shard is None:
@@ -164,8 +165,12 @@ class _ThisModel:
         return self.model
 
 
-@lru_cache(maxsize=4)
 def _template(task: Task) -> nn.Module | None:
+    return None if isinstance(task.build_model, _ThisModel) else _template_of(task)
+
+
+@lru_cache(maxsize=4)
+def _template_of(task: Task) -> nn.Module | None:
     return template(_untrained(task, seed=0))
 
 

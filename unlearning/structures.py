@@ -60,26 +60,29 @@ def _remade(
     model: nn.Module, other: Callable[[Tensor], Tensor], attribute: Callable[[Any], Any]
 ) -> nn.Module:
     """Return modules of the same types and ties, with `other` of each tensor and `attribute` of all else they hold."""
-    copies: dict[int, Any] = {}
-
-    def copy_of(part: Any) -> Any:
-        if part is None or id(part) in copies:
-            return copies.get(id(part))
-        if isinstance(part, Tensor):
-            made = other(part)
-            is_parameter = isinstance(part, nn.Parameter)
-            copies[id(part)] = nn.Parameter(made, part.requires_grad) if is_parameter else made
-            return copies[id(part)]
-        own = copies[id(part)] = object.__new__(type(part))
-        for name, value in vars(part).items():
-            is_inner = name in _INNER
-            own.__dict__[name] = (
-                {key: copy_of(one) for key, one in value.items()} if is_inner else attribute(value)
-            )
-        return own
-
-    made: nn.Module = copy_of(model)
+    made: nn.Module = _copy_of(model, {}, other, attribute)
     return made
+
+
+def _copy_of(
+    part: Any, copies: dict[int, Any], other: Callable[[Tensor], Tensor], attribute: Callable[[Any], Any]
+) -> Any:
+    # No function in a function: one that calls itself holds what it has made until a garbage collection
+    if part is None or id(part) in copies:
+        return copies.get(id(part))
+    if isinstance(part, Tensor):
+        made = other(part)
+        is_parameter = isinstance(part, nn.Parameter)
+        copies[id(part)] = nn.Parameter(made, part.requires_grad) if is_parameter else made
+        return copies[id(part)]
+    own = copies[id(part)] = object.__new__(type(part))
+    for name, value in vars(part).items():
+        if name in _INNER:
+            value = {key: _copy_of(one, copies, other, attribute) for key, one in value.items()}
+        else:
+            value = attribute(value)
+        own.__dict__[name] = value
+    return own
 
 
 def _own(value: Any) -> Any:

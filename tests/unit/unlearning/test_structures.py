@@ -1,7 +1,9 @@
 """Models that are made of a template are those that their builder makes, or no template is made of it."""
 
+import gc
 import subprocess
 import sys
+import weakref
 from functools import partial
 
 import pytest
@@ -212,6 +214,20 @@ def test_a_task_of_this_very_model_has_it_each_time():
     model = model_with(task, own)
 
     assert model_with(task_of(task, model), own) is model
+
+
+def test_a_model_is_gone_with_its_last_reference():
+    task = Task.classifier("pictures", PLAIN["pictures"][0], num_classes=3)
+    own = initial_parameters(task, seed=0)
+    gc.collect()
+    gc.disable()
+    try:
+        references = [weakref.ref(one) for one in model_with(task, own).parameters()]
+        held = sum(one() is not None for one in references)
+    finally:
+        gc.enable()
+
+    assert held == 0
 
 
 def test_no_computer_algebra_is_imported():

@@ -358,6 +358,7 @@ def _profile(run: AppRun, task: Task) -> FederationProfile:
         private_training="" if settings.privacy == "none" else settings.privacy,
         secure_aggregation=settings.secure_aggregation,
         wire_dtype=settings.rounded_to,
+        keeps_optimizer=settings.keep_optimizer,
         flops_per_example=training_flops(task, few) if few else 0.0,
         input_dimensions=_dimensions(few) if few else 0,
         couples_examples=examples is not None and couples_examples(task, examples),

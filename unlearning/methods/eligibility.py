@@ -38,6 +38,7 @@ class FederationProfile:
     wire_dtype: the 16 bits in which models of training rounds travel; empty where they travel as they are.
     private_training: whether training has the noise of differential privacy: for clients (`client`), for single
         samples at each site (`samples`), or none (empty).
+    keeps_optimizer: whether sites keep what an optimizer gathers from round to round.
     """
 
     task: str
@@ -63,6 +64,7 @@ class FederationProfile:
     secure_aggregation: bool = False
     wire_dtype: str = ""
     private_training: str = ""
+    keeps_optimizer: bool = False
 
     @property
     def has_classifier_head(self) -> bool:
@@ -175,6 +177,12 @@ def check_eligible(
             f"{info.title} has no guarantee for running statistics (batch normalisation), and the model of "
             f"{federation.task} has some. Use group or layer normalisation, or choose retrain.",
             code="has-statistics",
+        )
+    if Need.FRESH_OPTIMIZER in info.needs and federation.keeps_optimizer:
+        raise UnsupportedRequest(
+            f"{info.title} has no guarantee for optimizers that sites keep from round to round (keep-optimizer), for "
+            "they carry what is forgotten. Switch it off, or choose retrain.",
+            code="keeps-optimizer",
         )
     alone = [name for name, other in prepared.items() if other.stands_alone and name != info.name]
     if alone:

@@ -55,6 +55,7 @@ class Need(StrEnum):
     LOSS_DERIVATIVES = "derivatives of a loss, the task's or its own, so the built-in training"
     MEAN_LOSS = "a loss that is the mean of the examples' own losses"
     NO_STATISTICS = "a model without running statistics (batch normalisation)"
+    FRESH_OPTIMIZER = "an optimizer that starts again in each round (no keep-optimizer)"
     STEPS = (
         "training that can climb and be watched step by step: the built-in one, or one that takes after_step"
     )
@@ -328,7 +329,7 @@ class Method(ABC, Generic[ParametersT, PreparationT]):
 
         Raises:
             MethodFailed: the method needs a classification or a classifier's head, and there is none; or it cannot
-                work with running statistics, and there are some.
+                work with running statistics or kept optimizers, and there are some.
         """
         if Need.CLASSIFIER in self.info.needs and problem.task.score_name != "accuracy":
             raise MethodFailed(
@@ -345,6 +346,13 @@ class Method(ABC, Generic[ParametersT, PreparationT]):
                 "them. Use group or layer normalisation, or choose retrain.",
                 retryable=False,
                 code="has-statistics",
+            )
+        if Need.FRESH_OPTIMIZER in self.info.needs and problem.training.keep_optimizer:
+            raise MethodFailed(
+                f"Clients keep the state of their optimizer across rounds (keep-optimizer), and {self.info.title} has "
+                "no guarantee for what it carries of the forgotten. Switch it off, or choose retrain.",
+                retryable=False,
+                code="keeps-optimizer",
             )
         return UnlearningState(parameters=parameters)
 

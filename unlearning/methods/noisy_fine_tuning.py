@@ -115,7 +115,7 @@ class NoisyFineTuning(Method[NoisyFineTuningParameters]):
         title="Noisy fine-tuning",
         source="Koloskova et al., Certified Unlearning for Neural Networks; a step is a round of retained clients",
         target_sends=TargetSends.KEPT,
-        needs=frozenset({Need.RETAINED_ONLINE, Need.NO_STATISTICS}),
+        needs=frozenset({Need.RETAINED_ONLINE, Need.NO_STATISTICS, Need.FRESH_OPTIMIZER}),
         remark=(
             "a guarantee (ε, δ) for any network; its noise grows with the number of trained "
             "parameters: for heads and adapters, a large network has to learn again"
@@ -201,13 +201,6 @@ def _stepped(
 
 def _check(problem: Problem[NoisyFineTuningParameters]) -> None:
     own, examples = problem.parameters, sum(problem.num_examples.values())
-    if problem.training.keep_optimizer:
-        raise MethodFailed(
-            "Clients keep the state of their optimizer across rounds (keep-optimizer), and it carries what is "
-            "forgotten. Switch it off, or choose retrain.",
-            retryable=False,
-            code="keeps-optimizer",
-        )
     if examples and own.delta >= 1 / examples:
         raise MethodFailed(
             f"A delta of {own.delta:g} promises nothing for {examples:,} examples: it would allow to give one of them "

@@ -205,7 +205,8 @@ class Preparation(BaseModel):
         if not (self.replaces_training and training.keep_optimizer):
             return []
         return [
-            f"keep-optimizer goes with ordinary training only, and {type(self).__name__} of prepare trains itself."
+            "keep-optimizer goes with ordinary training only, and a method of prepare trains in a way of its own. "
+            "Leave one of them out."
         ]
 
     def erase(self, store: Store, forgotten: Exclusions, *, until: int, rewritten: bool) -> bool:

@@ -53,6 +53,8 @@ def test_a_federation_that_has_what_a_method_needs_is_served(method, known):
         ("pga", {"prepare": "pga"}, "not-prepared"),  # what was kept is gone
         ("federaser", {"prepare": "federaser", "prepared_since": {"federaser": 4}}, "prepared-too-late"),
         ("fedau", {"num_head_parameters": 0}, "no-classifier-head"),
+        ("noisy-fine-tuning", {"has_statistics": True}, "has-statistics"),
+        ("noisy-fine-tuning", {"keeps_optimizer": True}, "keeps-optimizer"),
         # another method would change shard models that the kept ones know nothing of
         ("natural", SHARDS, "other-preparation"),
         ("fedau", SHARDS, "other-preparation"),

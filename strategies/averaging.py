@@ -64,6 +64,7 @@ class Averaging:
         problem = self._problem(made)
         if problem and (found := self._without_one(models, changes)):
             culprit, made = found
+            held_back.pop(culprit, None)
             refused[culprit] = f"The round is committed without it, not with it: {problem}."
             models, problem = _without(models, culprit), ""
         participants = {client: count for client, (count, _) in sorted(models.items())}

@@ -249,7 +249,8 @@ class UnlearningStrategy(Strategy):
         reasons |= culprits
         accepted = {name: reply for name, reply in checked.accepted.items() if name not in culprits}
         self._record(accepted, reasons, content_hash(following.parameters) if is_noisy else "")
-        for finding, found in ((REFUSED, reasons), (HELD_BACK, checked.held_back)):
+        held_back = {name: why for name, why in checked.held_back.items() if name not in culprits}
+        for finding, found in ((REFUSED, reasons), (HELD_BACK, held_back)):
             if named := {**self.state.findings.get(finding, {}), **found}:
                 following = replace(following, findings={**following.findings, finding: named})
         self.state, self._asked = following, None  # which has the model before

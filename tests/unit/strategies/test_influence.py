@@ -158,6 +158,33 @@ def test_a_client_whose_count_an_operator_allows_is_believed_where_nothing_can_b
     assert list(averaged({**NINE, "odd": (900, NORTH)}).held_back) == ["odd"]
 
 
+def test_a_client_that_spoils_the_round_even_with_less_weight_is_left_out_of_it():
+    """The model with a third of its count may not be committed either."""
+    outcome = averaged({**NINE, "bad": (100, 9 * WEST)}, Server(goal=EAST, furthest=0.3))
+    assert (outcome.culprit, outcome.problem, outcome.held_back) == ("bad", "", {})
+    assert outcome.participants == dict.fromkeys(NINE, 100)
+    outcome.log()
+
+
+def test_no_client_is_said_to_be_in_a_round_and_not_in_it():
+    """In 1,000 random rounds, of which a good part hold a client back and a good part leave one out."""
+    random, held, left_out, both = np.random.default_rng(5), 0, 0, 0
+    for _ in range(1000):
+        changes = {
+            str(name): (int(random.integers(1, 200)), random.lognormal(0, 1) * random.standard_normal(2))
+            for name in range(random.integers(1, 7))
+        }
+        outcome = averaged(changes, Server(goal=EAST, furthest=random.uniform(0.2, 3)))
+        outcome.log()
+        inside, refused = {*outcome.participants}, {*outcome.refused}
+        assert inside | refused == {*changes}
+        assert not inside & refused
+        assert {*outcome.held_back} <= inside
+        held, left_out = held + bool(outcome.held_back), left_out + bool(outcome.culprit)
+        both += bool(outcome.held_back) and bool(outcome.culprit)
+    assert min(held, left_out, both) >= 10
+
+
 def test_a_client_of_whose_count_nothing_is_left_is_refused():
     """One example of 40 times the others' influence."""
     outcome = averaged({**dict.fromkeys(NINE, (1, EAST)), "bad": (1, 40 * WEST)})

@@ -98,6 +98,7 @@ class SendSums(Preparation):
     def check(self, sent: Arrays, returned: Arrays) -> None:
         """Refuse sums that are none, or of another model than the others'."""
         statistics = Statistics.from_arrays(returned)
+        statistics.check()
         if sent[HEAD].size and statistics.moments.shape != sent[HEAD].shape:
             raise UpdateRefused(
                 f"Its sums are of a head of shape {statistics.moments.shape}, the federation's is {sent[HEAD].shape}."
@@ -271,6 +272,7 @@ class ExactRidge(Method[MethodParameters, SendSums]):
         for client, statistics in anew.items():
             if statistics.moments.size != state.parameters.size:
                 raise UpdateRefused(f"The sums of client {client} are of another model.")
+            statistics.check()
         of_class = any(forget.classes for forget in problem.targets.values())
         staying = {}
         for client in kept.store.list_keys():

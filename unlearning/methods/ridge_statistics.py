@@ -45,6 +45,9 @@ UNIT = 2.0**-53
 SLACK = 1.01
 """Traces and norms are themselves computed; they are off by far less than this."""
 
+MOST_EXAMPLES, LARGEST = 2**40, 1e100
+"""Of one client's data, and of its sum of squares: with more neither the head nor its bound would be a number."""
+
 GRAM, MOMENTS, COUNT = "gram", "moments", "num_examples"
 
 
@@ -134,10 +137,35 @@ class Statistics:
         )
         if not sound:
             raise UpdateRefused("Its sums are malformed, of another type than float64, or not finite.")
-        gram = _symmetric(triangle, size)
-        if (np.diagonal(gram) < 0).any():
-            raise UpdateRefused("A sum of squares in it is negative.")
-        return cls(gram=gram, moments=moments.astype(np.float64), num_examples=int(count))
+        return cls(
+            gram=_symmetric(triangle, size), moments=moments.astype(np.float64), num_examples=int(count)
+        )
+
+    def check(self) -> None:
+        """Refuse sums that no data has: the bound rests on a positive semidefinite G, and so does that there is a head.
+
+        Up to rounding every G is that, and by Cauchy and Schwarz no number of B is over √(n G_dd).
+
+        Raises:
+            UpdateRefused: they are such.
+        """
+        size, squares = len(self.gram), np.diagonal(self.gram)
+        with np.errstate(over="ignore"):
+            trace = float(squares.sum())
+        if (squares < 0).any() or trace > LARGEST or self.num_examples > MOST_EXAMPLES:
+            raise UpdateRefused(
+                f"It has {self.num_examples:,} examples and sums of squares of {squares.min():.3g} to "
+                f"{squares.max():.3g}, which no data has."
+            )
+        slack = SLACK * trace * (_gamma(self.num_examples + 1) + 4 * size * (size + 1) * UNIT)
+        fits = bool((self.moments**2 <= self.num_examples * (squares + slack)[:, None]).all())
+        if fits and self.gram.any():
+            try:
+                scipy.linalg.cholesky(self.gram + slack * np.eye(size), lower=True, check_finite=False)
+            except np.linalg.LinAlgError:
+                fits = False
+        if not fits:
+            raise UpdateRefused("Its sums of products are not those of any inputs and labels.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

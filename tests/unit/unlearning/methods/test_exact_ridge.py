@@ -166,7 +166,51 @@ class TestArrays:
         """From a client anything may come."""
         arrays = Statistics.of(DATA["a"], LAYER).to_arrays()
         with pytest.raises(UpdateRefused):
-            Statistics.from_arrays({**arrays, **changed})
+            Statistics.from_arrays({**arrays, **changed}).check()
+
+    @pytest.mark.parametrize(
+        "forged",
+        [
+            lambda gram, moments, _: (-10 * gram, moments, 11),
+            lambda gram, moments, _: (gram[::-1].copy(), moments, 11),
+            lambda gram, moments, random: (gram + 100 * random.standard_normal(15), moments, 11),
+            lambda gram, moments, _: (gram, 1000 * moments, 11),
+            lambda gram, moments, _: (gram, -1000 * moments, 11),
+            lambda gram, moments, _: (0 * gram, moments, 11),
+            lambda gram, moments, _: (1e200 * gram, moments, 11),
+            lambda gram, moments, _: (0 * gram + 1.7e308, moments, 11),
+            lambda gram, moments, _: (gram, moments, 2**62),
+            lambda gram, moments, _: (0 * gram + np.eye(15)[1], 0 * moments, 11),
+        ],
+    )
+    def test_sums_that_no_data_has_are_refused_in_their_round(self, forged):
+        """One of them would leave no head to solve for, and so end the run, or a bound that is none."""
+        own = Statistics.of(DATA["a"], LAYER).to_arrays()
+        gram, moments, count = forged(own["gram"], own["moments"], np.random.default_rng(1))
+        arrays = {"gram": gram, "moments": moments, "num_examples": np.array(count)}
+        with pytest.raises(UpdateRefused):
+            OPTIONS.check({"head": np.zeros((5, 3))}, arrays)
+        given = problem(Target(Granularity.SAMPLE, "b", frozenset({"b-1"})), trained(DATA)[1])
+        begun = METHOD.begin(given, ZERO)
+        with pytest.raises(UpdateRefused):
+            METHOD.aggregate(given, begun, {"b": reply([], arrays=arrays)})
+
+    def test_sums_of_data_are_taken_however_ill_conditioned_they_are(self):
+        """Copies of one row, inputs of zeros, one input a million times the others, more inputs than rows."""
+        random = np.random.default_rng(2)
+        for case in range(60):
+            count, width = int(random.integers(1, 60)), int(random.integers(1, 120))
+            inputs = random.standard_normal((count, width)) * 10.0 ** random.uniform(-9, 9, width)
+            inputs[:, random.random(width) < 0.2] = 0
+            if case % 3 == 0:
+                inputs[:] = inputs[:1]
+            data = Examples(
+                torch.from_numpy(inputs.astype(np.float32 if case % 2 else np.float64)),
+                torch.from_numpy(random.integers(0, 3, count)),
+                np.arange(count).astype(str),
+            )
+            layer = nn.Linear(width, 3, bias=case % 5 > 0)
+            Statistics.from_arrays(Statistics.of(data, layer).to_arrays()).check()
 
     def test_a_client_that_sends_none_or_another_models_is_refused_in_its_round(self):
         """With its model, as any answer that cannot be used."""

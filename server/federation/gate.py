@@ -77,13 +77,18 @@ def judge(deletion: ActiveDeletion, *, max_score_loss: float, score_name: str) -
             False, f"no client has a {score_name} of the recovered model that is a number; {rule}", 100.0
         )
     before, after = _paired_medians(deletion.scores_before, deletion.scores)
-    lost = 100 * (before - after)
+    lost = _points_between(before, after)
     where = "the test set" if TEST_SET in deletion.scores_before else "what the clients retain"
     text = (
         f"quality was checked: {lost:.1f} points lost, {rule}; {score_name} on {where} {before:.4f} before, "
         f"{after:.4f} after recovery"
     )
     return Judgement(lost <= allowed, text, lost)
+
+
+def _points_between(before: float, after: float) -> float:
+    """Return how many points lower `after` is, without what float64 adds: from 0.9 to 0.75 it is 15 and no more."""
+    return round(100 * (before - after), 9)
 
 
 def refusal(request_id: str, verdict: Judgement) -> ModelRefused:
@@ -120,7 +125,7 @@ class RoundGate:
         if not (scores := self._scores()):
             return ""
         best, score = max(scores), self._score(model)
-        if score is not None and 100 * (best - score) <= self.max_score_loss:
+        if score is not None and _points_between(best, score) <= self.max_score_loss:
             return ""
         shown = "not a number" if score is None else f"{score:.4f}"
         return (

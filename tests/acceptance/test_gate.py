@@ -139,6 +139,9 @@ def test_without_test_examples_the_median_of_the_clients_decides(federation, mon
     assert passes(good, {"b": 0.7})
     assert not passes(good, {})
     assert passes({}, {})
+    for before in range(15, 101):  # hundredths; of 86 such pairs float64 puts some over 15
+        assert passes({"test": before / 100}, {"test": (before - 15) / 100})
+        assert not passes({"test": before / 100}, {"test": (before - 15.01) / 100})
 
 
 STEPS = (

@@ -48,6 +48,14 @@ def test_a_slow_decline_is_held_like_a_fast_one():
     ).problem(np.array([0.55]))
 
 
+def test_a_round_that_loses_what_is_allowed_and_no_more_is_committed():
+    """0.9 - 0.6 is over 0.3 in float64."""
+    for best in range(30, 101):
+        before = replace(BEGINNING, scores=(best / 100,))
+        assert gate(before).problem(np.array([(best - 30) / 100])) == ""
+        assert gate(before).problem(np.array([(best - 30.01) / 100]))
+
+
 def test_a_model_that_stays_worse_is_committed_after_ten_rounds():
     """A client with labels of its own has left: nothing will ever be as good again."""
     state = rounds(BEGINNING, *[0.9] * 20)

@@ -80,7 +80,7 @@ def judge(deletion: ActiveDeletion, *, max_score_loss: float, score_name: str) -
     lost = _points_between(before, after)
     where = "the test set" if TEST_SET in deletion.scores_before else "what the clients retain"
     text = (
-        f"quality was checked: {lost:.1f} points lost, {rule}; {score_name} on {where} {before:.4f} before, "
+        f"quality was checked: {lost:.2f} points lost, {rule}; {score_name} on {where} {before:.4f} before, "
         f"{after:.4f} after recovery"
     )
     return Judgement(lost <= allowed, text, lost)

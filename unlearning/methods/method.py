@@ -418,14 +418,14 @@ class Method(ABC, Generic[ParametersT, PreparationT]):
         """Return what the server kept for this method.
 
         Raises:
-            MethodFailed: the federation was not prepared for it.
+            MethodFailed: the federation was not prepared for it, or is not any more.
         """
         if problem.kept is None:
             from_the_start = self.info.preparation is not None and self.info.preparation.from_the_start
             raise MethodFailed(
-                f"{self.info.title} works with what is kept in training, and nothing is: set prepare = "
-                f'"{self.info.name}" before {"the first round" if from_the_start else "training"}. '
-                "Choose another method.",
+                f"{self.info.title} works with what is kept in training, and nothing is: an earlier deletion has "
+                f'erased it, or it never was, which needs prepare = "{self.info.name}" before '
+                f"{'the first round' if from_the_start else 'training'}. Choose another method.",
                 retryable=False,
                 code="not-prepared",
             )

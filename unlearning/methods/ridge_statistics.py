@@ -23,6 +23,7 @@ Inputs are taken to be what the model gets, and each client's sums to be of its 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -160,8 +161,10 @@ class Statistics:
         slack = SLACK * trace * (_gamma(self.num_examples + 1) + 4 * size * (size + 1) * UNIT)
         fits = bool((self.moments**2 <= self.num_examples * (squares + slack)[:, None]).all())
         if fits and self.gram.any():
-            try:
-                scipy.linalg.cholesky(self.gram + slack * np.eye(size), lower=True, check_finite=False)
+            shifted = self.gram.copy()
+            shifted[np.diag_indices(size)] += slack
+            try:  # in LAPACK's order, which of a symmetric matrix is the transposed one: no copy is made
+                scipy.linalg.cholesky(shifted.T, lower=True, overwrite_a=True, check_finite=False)
             except np.linalg.LinAlgError:
                 fits = False
         if not fits:
@@ -182,8 +185,7 @@ def solve(parts: Sequence[Statistics], l2: float) -> Head:
     Raises:
         NumericalError: λ is too small beside the sums for float64 to solve.
     """
-    gram = np.sum([part.gram for part in parts], axis=0)
-    moments = np.sum([part.moments for part in parts], axis=0)
+    gram, moments = reduce(np.add, [one.gram for one in parts]), reduce(np.add, [one.moments for one in parts])
     regularised = gram + l2 * np.eye(len(gram))
     try:
         matrix = scipy.linalg.cho_solve(scipy.linalg.cho_factor(regularised, lower=True), moments)

@@ -11,6 +11,7 @@ from functools import cache
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from unlearning.optimizers import Optimizer, Sgd
 from unlearning.tasks import losses
@@ -56,7 +57,7 @@ class Step:
     def __call__(self, inputs: Inputs, targets: Tensor) -> None:
         """Do the step for a batch."""
         self._model.zero_grad()
-        loss = self._task.loss(outputs_of(self._model, inputs), targets)
+        loss = self._task.loss(self._outputs(inputs, len(targets)), targets)
         loss.backward()  # type: ignore[no-untyped-call]
         for weight, start in self._starts:
             if weight.grad is not None:
@@ -65,6 +66,25 @@ class Step:
             nn.utils.clip_grad_norm_(self._model.parameters(), self._clip_norm)
         self._optimizer.step()
         self.loss += loss.detach().double() * len(targets)
+
+    def _outputs(self, inputs: Inputs, count: int) -> Tensor:
+        """Return the model's outputs; of one example, which has no statistics of its own, by the running ones.
+
+        After a deletion any site may have one example more than full batches, or be asked to climb on a single one.
+        """
+        try:
+            return outputs_of(self._model, inputs)
+        except ValueError:
+            layers = [one for one in self._model.modules() if isinstance(one, _NormBase) and one.training]
+            if count > 1 or not layers:
+                raise
+        for layer in layers:
+            layer.eval()
+        try:
+            return outputs_of(self._model, inputs)
+        finally:
+            for layer in layers:
+                layer.train()
 
 
 @contextmanager

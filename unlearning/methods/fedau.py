@@ -36,7 +36,7 @@ from unlearning.methods.method import (
 )
 from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import ask_targets, moved, replies_of_targets
-from unlearning.parameters import Vector, check_length, in_chunks
+from unlearning.parameters import Vector, check_length, flatten, in_chunks
 from unlearning.tasks.task import Task
 from unlearning.training import model_with, task_of, train, untrained_parameters
 from unlearning.verification.difference.holders import TargetSends
@@ -84,9 +84,8 @@ class FedAu(Method[FedAuParameters]):
             0, site.task.num_classes, (len(site.forget),), generator=torch.Generator().manual_seed(seed)
         )
         trained = train(task, start, site.forget.with_targets(labels), instruction.training)
-        return Reply(
-            vector=trained.parameters, num_examples=trained.num_examples, metrics={"loss": trained.loss}
-        )
+        head = head_in(trained.parameters, head_slots(task))
+        return Reply(vector=head, num_examples=trained.num_examples, metrics={"loss": trained.loss})
 
     def aggregate(
         self, problem: Problem[FedAuParameters], state: UnlearningState, replies: Replies
@@ -128,11 +127,16 @@ def mix_heads(
 
 
 def _frozen_trunk(task: Task, parameters: Vector, seed: int) -> tuple[Task, Vector]:
-    """Return the task with everything but the head frozen at `parameters` (d,), and a fresh head, flat."""
+    """Return the task with everything but the head frozen at `parameters` (d,), and its vector with a fresh head.
+
+    Beside the head that has the running statistics which travel where layers are local, or where the trunk has no
+    weights.
+    """
     model = model_with(task, parameters)
     model.requires_grad_(False)
     _, head = classifier_head(model)
     assert head is not None
     head.requires_grad_(True)
-    start = head_in(untrained_parameters(task, seed), head_slots(task))
-    return replace(task_of(task, model), augment=None), start
+    frozen = replace(task_of(task, model), augment=None)
+    fresh = head_in(untrained_parameters(task, seed), head_slots(task))
+    return frozen, with_head(flatten(model), head_slots(frozen), fresh)

@@ -185,7 +185,10 @@ def solve(parts: Sequence[Statistics], l2: float) -> Head:
     Raises:
         NumericalError: λ is too small beside the sums for float64 to solve.
     """
-    gram, moments = reduce(np.add, [one.gram for one in parts]), reduce(np.add, [one.moments for one in parts])
+    gram, moments = (
+        reduce(np.add, [one.gram for one in parts]),
+        reduce(np.add, [one.moments for one in parts]),
+    )
     regularised = gram + l2 * np.eye(len(gram))
     try:
         matrix = scipy.linalg.cho_solve(scipy.linalg.cho_factor(regularised, lower=True), moments)

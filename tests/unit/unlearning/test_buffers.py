@@ -118,6 +118,23 @@ def test_a_method_that_asks_for_no_retained_update_leaves_buffers_as_they_were(n
     np.testing.assert_array_equal(found[BUFFERS], learnt.parameters[BUFFERS])
 
 
+@pytest.mark.parametrize(
+    "trunk",
+    [
+        lambda: [nn.BatchNorm1d(4, affine=False)],
+        lambda: [nn.Unflatten(1, (2, 2)), nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten()],
+    ],
+)
+def test_fedau_changes_the_head_alone_where_nothing_else_has_weights(trunk):
+    """Then nothing is frozen beside it, and statistics travel with the auxiliary head's training."""
+    task = replace(EXACT, build_model=lambda: nn.Sequential(*trunk(), nn.Linear(4, 3)))
+    learnt = learn(task, SITES, begin(task, TRAINING), rounds=2)
+    found, statistics = unlearn("fedau", task, learnt, SITES, [LEAVES]).parameters, buffer_positions(task)
+    assert len(statistics)
+    np.testing.assert_array_equal(found[statistics], learnt.parameters[statistics])
+    assert (np.delete(found, statistics) != np.delete(learnt.parameters, statistics)).all()
+
+
 @pytest.mark.parametrize("name", ["fedosd", "neggrad-plus", "mode", "fedmemprune", "federaser", "retrain"])
 def test_a_method_that_trains_retained_clients_ends_with_their_buffers(name: str, learnt: Learnt):
     """Of the inputs they come near the retained ones' mean; the leaver's are around 4 and three times as spread."""

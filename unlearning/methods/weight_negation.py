@@ -28,6 +28,8 @@ from unlearning.training import structure
 from unlearning.verification.difference.holders import TargetSends
 
 LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+WEIGHTS = ("weight", "parametrizations.weight.original1", "weight_v")
+"""As a layer holds it: plain, or the direction of `nn.utils.parametrizations.weight_norm` or `nn.utils.weight_norm`."""
 
 
 def _from_words(value: Any) -> Any:
@@ -85,8 +87,15 @@ class WeightNegation(AsksNobody[WeightNegationParameters]):
 
 
 def first_layer(model: nn.Module) -> tuple[str, ...]:
-    """Return the name of the first trained convolution's or linear layer's weight, in the order of definition."""
+    """Return the name of the first trained convolution's or linear layer's weight, in the order of definition.
+
+    Of one with weight normalisation it is the direction. One with spectral normalisation is passed over: it divides by
+    a number that is negated with the weight.
+    """
     for name, module in model.named_modules():
-        if isinstance(module, LAYERS) and module.weight.requires_grad:
-            return (f"{name}.weight" if name else "weight",)
+        if isinstance(module, LAYERS):
+            own, prefix = dict(module.named_parameters()), f"{name}." if name else ""
+            for weight in WEIGHTS:
+                if weight in own and own[weight].requires_grad:
+                    return (f"{prefix}{weight}",)
     return ()

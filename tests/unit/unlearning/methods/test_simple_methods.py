@@ -18,7 +18,7 @@ from unlearning.methods.registry import METHODS
 from unlearning.parameters import flatten
 from unlearning.requests import NOTHING, Forget, Granularity, Target
 from unlearning.tasks.task import Examples
-from unlearning.training import TrainingSettings, initial_parameters
+from unlearning.training import TrainingSettings, initial_parameters, model_with
 
 
 def tiny_net() -> nn.Module:
@@ -97,6 +97,31 @@ class TestNot:
         np.testing.assert_array_equal(state.parameters, signs * THETA)
         assert state.finished
         assert state.findings["negated tensors"] == names
+
+    @pytest.mark.parametrize(
+        ("first", "negated"),
+        [
+            (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), 0),
+            (lambda: nn.utils.weight_norm(nn.Linear(4, 3)), 0),
+            (lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)), 1),
+            (lambda: nn.utils.spectral_norm(nn.Linear(4, 3)), 1),
+        ],
+        ids=["weight-norm", "old-weight-norm", "spectral-norm", "old-spectral-norm"],
+    )
+    @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+    def test_the_weight_that_the_model_computes_with_changes_sign(self, first, negated):
+        """Not only a number that it is made of; where that is not so the layer is passed over."""
+        task = replace(TASK, build_model=lambda: nn.Sequential(first(), nn.Linear(3, 2)))
+        start = initial_parameters(task, 0)
+        state = METHODS["not"].begin(problem("not", task=task), start)
+        before, after = (model_with(task, vector).eval() for vector in (start, state.parameters))
+        rows = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(3, 4)
+        for layer in (before[0], after[0]):
+            layer(rows)  # hooks of the old kind compute the weight here
+        signs = [1, 1]
+        signs[negated] = -1
+        for number, sign in enumerate(signs):
+            torch.testing.assert_close(after[number].weight, sign * before[number].weight)
 
     def test_an_unknown_layer_is_refused_with_those_there_are(self):
         """A typing error does not pass silently."""

@@ -127,9 +127,9 @@ class OwnRuns:
         if changed == self._seen:
             return
         self._seen = changed
-        known = [to_plain(item) for item in self._read()] if changed else []
-        if known != (ledger.facts().get(OWN_COMPARISONS) or []):
-            writer.set_facts({OWN_COMPARISONS: known})
+        said = [to_plain(item) for item in self._read()] if changed else []
+        if said != (ledger.facts().get(OWN_COMPARISONS) or []):
+            writer.set_facts({OWN_COMPARISONS: said})
 
     def _read(self) -> list[Comparison]:
         try:

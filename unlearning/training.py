@@ -166,7 +166,9 @@ class _ThisModel:
 
 
 def _template(task: Task) -> nn.Module | None:
-    return None if isinstance(task.build_model, _ThisModel) else _template_of(task)
+    if isinstance(task.build_model, _ThisModel):
+        return None
+    return _template_of(replace(task, load_pretrained=None))  # with local layers each message has its own
 
 
 @lru_cache(maxsize=4)

@@ -97,8 +97,7 @@ class SendSums(Preparation):
 
     def check(self, sent: Arrays, returned: Arrays) -> None:
         """Refuse sums that are none, or of another model than the others'."""
-        statistics = Statistics.from_arrays(returned)
-        statistics.check()
+        statistics = Statistics.from_client(returned)
         if sent[HEAD].size and statistics.moments.shape != sent[HEAD].shape:
             raise UpdateRefused(
                 f"Its sums are of a head of shape {statistics.moments.shape}, the federation's is {sent[HEAD].shape}."
@@ -268,11 +267,14 @@ class ExactRidge(Method[MethodParameters, SendSums]):
                 retryable=False,
                 code="nothing-to-forget",
             )
-        anew = {client: Statistics.from_arrays(replies[client].arrays) for client in problem.partial}
-        for client, statistics in anew.items():
-            if statistics.moments.size != state.parameters.size:
+        anew = {}
+        for client in problem.partial:
+            try:
+                anew[client] = Statistics.from_client(replies[client].arrays)
+            except UpdateRefused as exc:
+                raise UpdateRefused(f"Client {client}: {exc}") from exc
+            if anew[client].moments.size != state.parameters.size:
                 raise UpdateRefused(f"The sums of client {client} are of another model.")
-            statistics.check()
         of_class = any(forget.classes for forget in problem.targets.values())
         staying = {}
         for client in kept.store.list_keys():

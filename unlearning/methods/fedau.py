@@ -36,7 +36,7 @@ from unlearning.methods.method import (
 )
 from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import ask_targets, moved, replies_of_targets
-from unlearning.parameters import Vector, check_length, flatten, in_chunks
+from unlearning.parameters import Slot, Vector, check_length, flatten, in_chunks
 from unlearning.tasks.task import Task
 from unlearning.training import model_with, task_of, train, untrained_parameters
 from unlearning.verification.difference.holders import TargetSends
@@ -79,12 +79,12 @@ class FedAu(Method[FedAuParameters]):
         if len(site.forget) == 0:
             return Reply(vector=np.zeros(size_of(slots), dtype=instruction.model.dtype), num_examples=0)
         seed = instruction.training.seed
-        task, start = _frozen_trunk(site.task, instruction.model, seed)
+        task, start, within = _frozen_trunk(site.task, instruction.model, slots, seed)
         labels = torch.randint(
             0, site.task.num_classes, (len(site.forget),), generator=torch.Generator().manual_seed(seed)
         )
         trained = train(task, start, site.forget.with_targets(labels), instruction.training)
-        head = head_in(trained.parameters, head_slots(task))
+        head = head_in(trained.parameters, within)
         return Reply(vector=head, num_examples=trained.num_examples, metrics={"loss": trained.loss})
 
     def aggregate(
@@ -126,11 +126,16 @@ def mix_heads(
     return with_head(parameters, slots, mixed)
 
 
-def _frozen_trunk(task: Task, parameters: Vector, seed: int) -> tuple[Task, Vector]:
-    """Return the task with everything but the head frozen at `parameters` (d,), and its vector with a fresh head.
+def _frozen_trunk(
+    task: Task, parameters: Vector, slots: Sequence[Slot], seed: int
+) -> tuple[Task, Vector, Sequence[Slot]]:
+    """Return the task with everything but the head frozen at `parameters` (d,), its vector with a fresh head, and
+    where the head lies in that.
 
     Beside the head that has the running statistics which travel where layers are local, or where the trunk has no
     weights.
+
+    slots: of the head in `parameters`.
     """
     model = model_with(task, parameters)
     model.requires_grad_(False)
@@ -138,5 +143,5 @@ def _frozen_trunk(task: Task, parameters: Vector, seed: int) -> tuple[Task, Vect
     assert head is not None
     head.requires_grad_(True)
     frozen = replace(task_of(task, model), augment=None)
-    fresh = head_in(untrained_parameters(task, seed), head_slots(task))
-    return frozen, with_head(flatten(model), head_slots(frozen), fresh)
+    within = head_slots(frozen)
+    return frozen, with_head(flatten(model), within, head_in(untrained_parameters(task, seed), slots)), within

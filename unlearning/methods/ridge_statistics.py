@@ -115,10 +115,10 @@ class Statistics:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> "Statistics":
-        """Return what `to_arrays` has made; from a client it may be anything.
+        """Return what `to_arrays` has made.
 
         Raises:
-            UpdateRefused: it cannot be the sums of any data.
+            UpdateRefused: it is something else.
         """
         if not {GRAM, MOMENTS, COUNT} <= set(arrays):
             raise UpdateRefused(
@@ -141,6 +141,17 @@ class Statistics:
         return cls(
             gram=_symmetric(triangle, size), moments=moments.astype(np.float64), num_examples=int(count)
         )
+
+    @classmethod
+    def from_client(cls, arrays: Arrays) -> "Statistics":
+        """Return what a client sends.
+
+        Raises:
+            UpdateRefused: it cannot be the sums of any data.
+        """
+        found = cls.from_arrays(arrays)
+        found.check()
+        return found
 
     def check(self) -> None:
         """Refuse sums that no data has: the bound rests on a positive semidefinite G, and so does that there is a head.

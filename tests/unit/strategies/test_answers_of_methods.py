@@ -10,7 +10,7 @@ from strategies.exchange import Exchange, Failure
 from strategies.fedavg import FedAvg
 from strategies.in_process_grid import InProcessGrid
 from strategies.messages import model_record
-from strategies.unlearning_strategy import UnlearningStrategy
+from strategies.unlearning_strategy import HELD_BACK, REFUSED, UnlearningStrategy
 from tests.raising import raises
 from tests.rounds import app_answering
 from unlearning.errors import MethodFailed
@@ -22,8 +22,11 @@ from unlearning.tasks import TaskSettings, make_task
 START = np.zeros(650, dtype=np.float32)
 
 
-def strategy(values: dict[str, Any]) -> tuple[UnlearningStrategy, list[Message]]:
-    """An unlearning of client 0 by a method that reads `half` of every answer; and the answers, by client."""
+def strategy(values: dict[str, Any], against: str = "") -> tuple[UnlearningStrategy, list[Message]]:
+    """An unlearning of client 0 by a method that reads `half` of every answer; and the answers, by client.
+
+    against: the client that counts nine times the others' examples, and whose update points back.
+    """
     method = method_named("puf-regular")
 
     class Reading(type(method)):  # type: ignore[misc]
@@ -34,7 +37,11 @@ def strategy(values: dict[str, Any]) -> tuple[UnlearningStrategy, list[Message]]
                 reply.values["half"] / 2
             return super().aggregate(problem, state, replies)
 
-    app = app_answering(lambda name: Reply(vector=START + 1, num_examples=10, values={"half": values[name]}))
+    def answer(name: str) -> Reply:
+        update, count = (START - 1, 90) if name == against else (START + 1, 10)
+        return Reply(vector=update, num_examples=count, values={"half": values[name]})
+
+    app = app_answering(answer)
     grid = InProcessGrid(app, [{"client-id": name} for name in values], {})
     fedavg = FedAvg(make_task(TaskSettings()), num_clients=len(values), wait_timeout_s=0.1)
     one = UnlearningStrategy(Reading(), [Target(Granularity.CLIENT, "0")], fedavg)
@@ -49,6 +56,16 @@ def test_the_one_client_whose_answer_the_method_cannot_use_is_refused_by_name():
     assert one.is_finished
     assert list(one.outcome.refused) == ["2"]
     assert sorted(one.outcome.participants) == ["0", "1", "3"]
+
+
+@pytest.mark.parametrize(("value", "held_back"), [("a", []), (1, ["4"])])
+def test_who_is_left_out_is_not_said_to_count_fewer_examples(value, held_back):
+    """A report would say both of one answer."""
+    one, answers = strategy({"0": 1, "1": 1, "2": 1, "3": 1, "4": value}, against="4")
+    state = one.aggregate_train(1, answers) and one.state
+    assert state is not None
+    assert list(state.findings.get(HELD_BACK, {})) == held_back
+    assert list(state.findings.get(REFUSED, {})) == ([] if held_back else ["4"])
 
 
 @pytest.mark.parametrize("values", [{"0": 1, "1": "a", "2": "b"}, {"0": "a", "1": 1}])

@@ -4,6 +4,7 @@ import gc
 import subprocess
 import sys
 import weakref
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -43,36 +44,16 @@ class Positions(nn.Module):
         return self.line(inputs + self.places)
 
 
-class Closure(nn.Module):
-    def __init__(self):
+class Holding(nn.Module):
+    """Computes by what `held` makes of its layer, beside the layer's registered place."""
+
+    def __init__(self, held):
         super().__init__()
         self.line = nn.Linear(6, 3)
-        self.apply_line = lambda inputs: self.line(inputs)
+        self.held = held(self.line)
 
     def forward(self, inputs):
-        return self.apply_line(inputs)
-
-
-class Method(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.line = nn.Linear(6, 3)
-        self.steps = [self.line.forward]
-
-    def forward(self, inputs):
-        return self.steps[0](inputs)
-
-
-class Listed(nn.Module):
-    """Has layers in a list of Python's beside their registered places."""
-
-    def __init__(self):
-        super().__init__()
-        self.line = nn.Linear(6, 3)
-        self.layers = [self.line]
-
-    def forward(self, inputs):
-        return self.layers[0](inputs)
+        return self.held[0](inputs)
 
 
 class Aliased(nn.Module):
@@ -95,10 +76,6 @@ def hooked():
     return model
 
 
-def normed():
-    return nn.utils.spectral_norm(nn.Linear(6, 3))
-
-
 ROWS = torch.linspace(-1, 1, 24).reshape(4, 6)
 PLAIN = {
     "layers": (lambda: nn.Sequential(nn.Linear(6, 9), nn.GELU(), nn.Linear(9, 3)), ROWS),
@@ -117,12 +94,12 @@ PLAIN = {
     "evaluated": (lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3)).eval(), ROWS),
 }
 OTHERS = {
-    "closure": (Closure, ROWS),
-    "method": (Method, ROWS),
-    "list of layers": (Listed, ROWS),
+    "closure": (partial(Holding, lambda line: [lambda inputs: line(inputs)]), ROWS),
+    "method": (partial(Holding, lambda line: [line.forward]), ROWS),
+    "list of layers": (partial(Holding, lambda line: [line]), ROWS),
     "alias": (Aliased, ROWS),
     "hook": (hooked, ROWS),
-    "spectral norm": (normed, ROWS),
+    "spectral norm": (lambda: nn.utils.spectral_norm(nn.Linear(6, 3)), ROWS),
     "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)), ROWS),
     "recurrent": (lambda: nn.LSTM(6, 3), ROWS),
 }
@@ -187,6 +164,22 @@ def test_a_frozen_model_has_no_template():
     model[0].requires_grad_(False)
 
     assert template(model) is None
+
+
+@pytest.mark.parametrize(("local_layers", "builds"), [(("1.",), 3), ((), 0)])
+def test_a_task_that_a_message_brings_is_built_once_at_most(local_layers, builds):
+    """Each message has its own where layers are local: the site's values of them come with it."""
+    calls = []
+    build = lambda: calls.append(1) or nn.Sequential(nn.Linear(6, 9), nn.Linear(9, 3))  # noqa: E731
+    task = replace(Task.classifier("local", build, num_classes=3), local_layers=local_layers)
+    own = initial_parameters(task, seed=0)
+    model_with(task, own)
+    calls.clear()
+
+    for _ in range(3):
+        model_with(replace(task, load_pretrained=lambda _: None), own)
+
+    assert len(calls) == builds
 
 
 def test_what_a_model_changes_of_itself_is_not_in_the_next():

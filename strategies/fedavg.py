@@ -152,12 +152,12 @@ class FedAvg(Strategy):
     def choose(self, server_round: int, grid: Grid) -> Mapping[str, Member]:
         """Return the round's sample of the clients whose turn it is; none if too few are online."""
         eligible = self.eligible(grid)
-        if len(eligible) < self.settings.min_clients:
+        if len(eligible) < (fewest := self.plan.fewest(self.settings.min_clients)):
             _log.warning(
-                "Round %d is skipped: %d eligible client(s) online, min-clients is %d.",
+                "Round %d is skipped: %d eligible client(s) online, %d are needed (min-clients).",
                 server_round,
                 len(eligible),
-                self.settings.min_clients,
+                fewest,
             )
             return {}
         turn = self.plan.turn(eligible, server_round)
@@ -196,7 +196,7 @@ class FedAvg(Strategy):
             clients={member.node_id: client for client, member in chosen.items()},
             rules=self.plan.rules,
             limits=self.limits,
-            is_skipped=not chosen and len(self.eligible(grid)) < self.settings.min_clients,
+            is_skipped=not chosen and len(self.eligible(grid)) < self.plan.fewest(self.settings.min_clients),
         )
         messages = self.plan.messages(TRAIN, server_round, chosen, self.training(server_round), arrays)
         self._begun = self.tell(messages.values(), self._pending.model)

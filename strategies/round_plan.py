@@ -60,6 +60,15 @@ class RoundPlan:
         """Return those of the clients online that may train."""
         return {client: one for client, one in online.items() if not self.left_out(client).everything}
 
+    def fewest(self, wanted: int) -> int:
+        """Return how many clients a round needs: `wanted`, or all that are left once some were forgotten or are held.
+
+        Otherwise a federation whose rounds need all its clients would train no more after one is forgotten.
+        """
+        trained = {*self.counts, *self.exclusions.clients, *self.withheld.clients}
+        gone = {client for client in trained if self.left_out(client).everything}
+        return max(1, min(wanted, len(trained - gone))) if gone else wanted
+
     def turn(self, eligible: Iterable[str], number: int) -> list[str]:
         """Return the eligible clients whose turn it is in the training round `number`.
 

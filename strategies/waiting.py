@@ -60,11 +60,11 @@ class ClientWait:
         """Return how many clients are waited for, and the setting that says so."""
         settings = self._settings
         if self._has_begun:
-            return settings.min_clients, "min-clients"
+            return plan.fewest(settings.min_clients), "min-clients"
         gone = sum(1 for forget in plan.exclusions.clients.values() if forget.everything)
         expected, setting = (
             (settings.start_clients, "start-clients")
             if settings.start_clients
             else (settings.num_clients, "num-clients; start-clients is not set")
         )
-        return max((settings.min_clients, "min-clients"), (expected - gone, setting))
+        return max((plan.fewest(settings.min_clients), "min-clients"), (expected - gone, setting))

@@ -45,7 +45,7 @@ class RoundSettings:
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """share of the eligible clients that train in a round"""
     min_clients: PositiveInt = 1
-    """a round needs at least this number of eligible clients online"""
+    """a round needs at least this number of eligible clients online, or all that are left after some were forgotten"""
     start_clients: NonNegativeInt = 0
     """wait for this number before the first round; `0` means `num-clients`"""
     round_interval_s: NonNegativeFloat = 0.0

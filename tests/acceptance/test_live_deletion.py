@@ -78,6 +78,19 @@ def test_a_forgotten_client_never_trains_again(federation):
     assert len(trained_on(one, "1")) == 2
 
 
+def test_rounds_that_need_all_clients_go_on_with_those_that_are_left(federation, monkeypatch):
+    """A federation with `min-clients` as large as it is recovers from a deletion, and trains on."""
+    one = federation(**SMALL, min_clients=3, rounds=1)
+    one.run()
+    request = one.file(client("2"))
+    waits = iter(range(20))
+    # A run that waits for ever ends with the last of them.
+    monkeypatch.setattr("strategies.waiting.time.sleep", lambda _: next(waits))
+    one.run(rounds=4)
+    assert one.ledger.requests.get(request.id).status is Status.COMPLETED
+    assert one.ledger.rounds()[-1].kind == "training"
+
+
 def test_the_other_clients_keep_training_while_a_request_is_served(federation):
     """A request filed mid-training: the rounds of the others go on before, during and after."""
     one = federation(requests="at=1 client=3 method=puf-special", rounds=3)

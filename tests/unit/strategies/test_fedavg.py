@@ -1,6 +1,7 @@
 """FedAvg among eligible clients: who is asked, what is refused, what comes out."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -61,6 +62,16 @@ def test_a_forgotten_client_is_not_asked():
     one = OneRound({"a": 0, "b": 4}, plan=RoundPlan(exclusions=gone))
     np.testing.assert_array_equal(one.run(), START)
     assert list(one.outcome.participants) == ["a"]
+
+
+@pytest.mark.parametrize("how", ["exclusions", "withheld"])
+@pytest.mark.parametrize(("wanted", "gone", "fewest"), [(3, "", 3), (3, "c", 2), (2, "c", 2), (3, "abc", 1)])
+def test_a_round_needs_no_more_clients_than_are_left(how, wanted, gone, fewest):
+    """But all that are asked for, as long as nobody was forgotten: more may come."""
+    targets = [Target(Granularity.CLIENT, one) for one in gone] + [Target(Granularity.CLASS, class_label=1)]
+    plan = RoundPlan(counts={"a": 1, "b": 1}, **{how: Exclusions().including(targets)})
+    assert replace(plan, counts={"a": 1, "b": 1, "c": 1}).fewest(wanted) == fewest
+    assert plan.fewest(5) == (2 if gone == "c" else 1 if gone else 5)
 
 
 def test_a_forgotten_client_is_no_more_counted():

@@ -94,6 +94,8 @@ class LiveLoop:
         clients.await_clients()
         clients.register()
         state = self._recover(context.preparations.resume(state))
+        if self._is_done(state):  # no training round follows that a failed attempt could wait for
+            state = replace(state, is_resting=False)
         prepared, settings = context.preparations.prepared, context.settings
         check_scripted(self._scripted, context.ledger, self._profile(state), prepared, settings.num_clients)
         self._announce(state)

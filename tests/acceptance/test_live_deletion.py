@@ -220,6 +220,19 @@ def test_a_failed_attempt_leaves_the_model_as_it_was_and_is_tried_again(federati
     assert trained_on(one, "2", num_sent) == []
 
 
+def test_a_failed_attempt_is_tried_again_where_no_training_round_is_left(federation):
+    """The last round was trained before the attempt failed; the next run tries again, as the one before has said."""
+    one = federation(**SMALL)
+    one.run()
+    request = one.file(client("2"))
+    one.grid.broken.add(one.node("2"))
+    one.run()
+    one.grid.broken.clear()
+    one.run()
+    assert one.ledger.requests.get(request.id).status is Status.COMPLETED
+    assert [record.kind for record in one.ledger.rounds()].count("training") == 2
+
+
 @pytest.mark.slow
 def test_after_the_last_attempt_a_request_has_failed_and_can_be_retried(federation):
     """A training round comes between two attempts; after `max-attempts` of them somebody must look."""

@@ -17,7 +17,7 @@ from server.requests.comparisons import own_comparisons
 from server.requests.privacy_budget import check_budget
 from server.requests.recommending import recommend, safest_first, shown_here, waits_for
 from server.requests.training_privacy import check_covered
-from unlearning.errors import InvalidRequest, RequestError, UnknownClient
+from unlearning.errors import InvalidRequest, RequestError, UnknownClient, UnsupportedRequest
 from unlearning.gdpr import check_reason
 from unlearning.methods.eligibility import FederationProfile, check_eligible
 from unlearning.methods.method import Method
@@ -235,8 +235,19 @@ def _check_eligible(
     prepared = preparations(federation.prepare)
     named = _name_samples(ledger, target, prepared.values())
     check_eligible(method, named, federation, prepared)
+    if federation.secure_aggregation and target.client_id is not None:
+        _refuse_single_sums(method, parameters, target.client_id)
     check_budget(ledger, target, method, parameters)
     check_covered(ledger, method, named)
+
+
+def _refuse_single_sums(method: Method, given: Mapping[str, Any], client: str) -> None:
+    if name := method.asks_targets_by(method.Parameters.model_validate(given)):
+        raise UnsupportedRequest(
+            f"With {name}, {method.info.title} asks client {client} alone, and this federation sees sums over several "
+            f"clients only (secure-aggregation). Leave {name} out.",
+            code="needs-single-answers",
+        )
 
 
 def _name_samples(ledger: Ledger, target: Target, prepared: Iterable[Preparation]) -> Target:

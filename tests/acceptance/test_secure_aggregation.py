@@ -248,6 +248,9 @@ def test_methods_that_need_single_answers_are_refused_with_an_alternative(tmp_pa
         run.run()
         with pytest.raises(UnsupportedRequest, check=lambda exc: exc.code == "needs-single-answers"):
             run.file(Target(Granularity.CLIENT, "1"), "puf-special")
+        with pytest.raises(UnsupportedRequest, check=lambda exc: exc.code == "needs-single-answers"):
+            run.file(some_samples(run), "newton-cg", remove_only=True)
+        run.file(Target(Granularity.CLASS, class_label=1), "newton-cg", remove_only=True)
     with pytest.raises(ConfigurationError, match="prepare"), federation(tmp_path / "b", prepare="pga"):
         pass
     some = {**RIDGE, "fraction": 0.5}

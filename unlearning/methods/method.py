@@ -374,6 +374,13 @@ class Method(ABC, Generic[ParametersT, PreparationT]):
             MethodFailed: the replies do not suffice, or a number makes no sense.
         """
 
+    def asks_targets_by(self, parameters: ParametersT) -> str:
+        """Return the parameter by which an exchange asks only clients that forget; empty where none does.
+
+        The sum over one client is its own answer, so this is refused where only sums may be seen.
+        """
+        return ""
+
     def sum_size(self, task: Task, model: Vector) -> int:
         """Return how many numbers a client adds to a sum, in an exchange that starts from `model` (d,)."""
         return model.size

@@ -158,6 +158,10 @@ class NewtonCg(Method[NewtonCgParameters]):
         count = sum(reply.num_examples for reply in answered.values())
         return _advanced(problem, state, _mean(answered), count, sorted(answered))
 
+    def asks_targets_by(self, parameters: NewtonCgParameters) -> str:
+        """Return the parameter that asks for the gradient of the forgotten data, where it is set."""
+        return "remove_only" if parameters.remove_only else ""
+
     def sum_terms(self, instruction: Instruction, reply: Reply) -> list[SumTerm]:
         """Return the vector in units of `_unit`, at the largest rate, so that it is hardly ever shortened."""
         own = NewtonCgParameters.model_validate(instruction.values)

@@ -245,8 +245,8 @@ def abandon(context: FederationContext, state: FederationState, failure: MethodF
     elif not failure.retryable:
         status = Status.FAILED
     elif deletion.tries >= context.settings.max_attempts:
-        several = f"{deletion.tries} attempts failed, the last one because"
-        reason = f"{several if deletion.tries > 1 else 'The attempt failed, because'}: {reason}"
+        tries = f"{deletion.tries} attempts failed, the last one because"
+        reason = f"{tries if deletion.tries > 1 else 'The attempt failed because'}: {reason}"
         status, retryable = Status.FAILED, True
     return Step(
         state=_go_back(state),

@@ -25,6 +25,7 @@ from functools import partial
 from logging import getLogger
 
 from server.deletion import queue, steps
+from server.deletion.never_used import is_never_used
 from server.deletion.privacy_account import announce_account
 from server.deletion.rechecking import RecheckQueue, recheck
 from server.deletion.steps import finish_abandoning
@@ -273,6 +274,7 @@ class LiveLoop:
             context.settings,
             set(context.clients.online()),
             self._noted,
+            is_never_used=partial(is_never_used, state, context.settings),
             now=context.writer.now(),
         )
         if not (moves or notes):

@@ -66,6 +66,7 @@ def complete(context: FederationContext, deletion: ActiveDeletion, report: Repor
             "model_hash_after": report.model_hash_after,
             "recovery_rounds": deletion.recovery_rounds,
             "cost": _cost_of(deletion),
+            "never_used": deletion.is_never_used,
             **result_of(deletion),
         },
     )

@@ -72,7 +72,8 @@ def carry_out(opened: OpenDeletion, strategy: UnlearningStrategy, state: Federat
         yield Step(state=at_first, notes=(note,))  # counts from now on, whatever becomes of the attempt
     findings = with_left_out(findings, state.suspensions, number)
     state = _put_on_trial(state, replace(deletion, findings=findings), found)
-    state = replace(state, num_examples=dict(clients.fedavg.plan.num_examples))
+    answered = tuple(sorted({*state.answered, *deletion.participants}))
+    state = replace(state, num_examples=dict(clients.fedavg.plan.num_examples), answered=answered)
     state = context.preparations.branch(state, deletion)
     result = RoundResult(state=state, exchange=done, outcome=strategy.outcome, memory=memory)
     yield Step(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from server.deletion.never_used import NEVER_USED
 from server.federation.context import FederationContext
 from server.federation.earlier_settings import schedule_of
 from server.federation.state import ActiveDeletion, FederationState
@@ -39,11 +40,11 @@ class OpenDeletion:
         Raises:
             RequestError: the method is gone, or does not take these parameters any more.
         """
-        method = method_named(deletion.method)
+        method = NEVER_USED if deletion.is_never_used else method_named(deletion.method)
         return cls(
             context=context,
             method=method,
-            parameters=validated_parameters(method, deletion.parameters),
+            parameters=validated_parameters(method, {} if deletion.is_never_used else deletion.parameters),
             prepared=context.preparations.prepared.get(deletion.method),
             forget_sets=forget_sets(context.ledger, deletion.targets),
         )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
+from server.deletion.never_used import NEVER_USED
 from server.federation.state import Move, Note
 from server.ledger import Ledger
 from server.requests.admission import check_admissible
@@ -103,12 +104,19 @@ def _answered(ledger: Ledger, request: DeletionRequest, classes: Iterable[int] =
 
 
 def to_claim(
-    ledger: Ledger, settings: RunSettings, online: set[str], noted: dict[str, str], *, now: datetime
+    ledger: Ledger,
+    settings: RunSettings,
+    online: set[str],
+    noted: dict[str, str],
+    *,
+    now: datetime,
+    is_never_used: Callable[[Method, Target], bool] = lambda *_: False,
 ) -> tuple[list[Move], list[Note]]:
     """Return the claim of the first request that can be served now, and of those that can be served with it.
 
     A request that nothing is left of is completed instead. Also notes of those that wait.
     noted: what was noted last, by request; brought up to date.
+    is_never_used: whether there is nothing of a target to unlearn; then it waits for no one.
     """
     ready: list[tuple[DeletionRequest, Method]] = []
     waiting: list[tuple[DeletionRequest, str]] = []
@@ -116,8 +124,9 @@ def to_claim(
         if request.is_held:
             continue
         method = method_named(request.method)
-        absent = waits_for(method, request.target, online)
-        if absent:
+        if is_never_used(method, request.target):
+            ready.append((request, NEVER_USED))
+        elif absent := waits_for(method, request.target, online):
             waiting.append((request, f"waiting for {absent} to come online"))
         else:
             ready.append((request, method))
@@ -125,7 +134,9 @@ def to_claim(
     while ready:
         together = _served_together(ledger, settings, ready)
         until = together[0].created_at + timedelta(seconds=settings.batch_window_s)
-        wanted = settings.min_deletions_together if may_serve_together(settings, ready[0][1]) else 1
+        method = ready[0][1]
+        alone = method is NEVER_USED or not may_serve_together(settings, method)
+        wanted = 1 if alone else settings.min_deletions_together
         if len(together) >= wanted or now >= until:
             break
         text = (
@@ -164,8 +175,9 @@ def _served_together(
     accepted = _accepted(ledger, first)
     others = [
         request
-        for request, _ in ready[1:]
-        if request.method == first.method
+        for request, other in ready[1:]
+        if other is method
+        and request.method == first.method
         and dict(request.parameters) == dict(first.parameters)
         and may_go_together(method.info, first.target, request.target)
         and _accepted(ledger, request) == accepted

@@ -28,6 +28,7 @@ from server.deletion.model_measurements import (
     measure_model,
     score_on_test,
 )
+from server.deletion.never_used import WHY, is_never_used
 from server.deletion.open_deletion import OpenDeletion
 from server.deletion.rechecking import watched
 from server.deletion.report_facts import report_of
@@ -39,6 +40,7 @@ from server.ledger import SITE
 from strategies.sessions.session_grid import SessionGrid
 from unlearning.advice import CODE
 from unlearning.errors import MethodFailed, ModelRefused, RequestError, SessionError
+from unlearning.methods.registry import method_named
 from unlearning.outcomes import has_noise
 from unlearning.parameters import content_hash
 from unlearning.requests import DeletionRequest, Status
@@ -66,6 +68,7 @@ def begin(
         accepted_by=retries[0].accepted_by,
         started_round=state.round,
         hash_before=content_hash(state.parameters),
+        is_never_used=is_never_used(state, context.settings, method_named(first.method), first.target),
     )
     _log.info(
         "Deletion of %s by %s begins (%s).",
@@ -209,6 +212,8 @@ def _erase_older_checkpoints(context: FederationContext) -> None:
 def _stop_reason(opened: OpenDeletion, state: FederationState) -> str:
     """Return why recovery ends now; empty while it goes on."""
     context, deletion = opened.context, state.active_deletion()
+    if deletion.is_never_used:
+        return WHY
     if opened.method.info.rests_on_training:
         return "the model stays as it was, there is nothing to repair"
     if context.training_account is not None and context.training_account.is_spent:

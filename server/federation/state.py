@@ -94,6 +94,7 @@ class ActiveDeletion:
     scores_before, scores: what the gate compares, before the deletion and at the last measurement
         (`server.federation.gate`).
     attempt, tries: the most attempts of a request, this one included: all, and those since it was retried.
+    is_never_used: nothing of the targets has entered the model, so `method` is not carried out.
     accepted_loss, accepted_by: how many points an operator lets this deletion cost, and who; 0: as the settings say.
     target_score: recovery may end when the test score reaches it; None if there is nothing to test on.
     """
@@ -106,6 +107,7 @@ class ActiveDeletion:
     tries: int = 1
     started_round: int
     hash_before: str
+    is_never_used: bool = False
     hash_unlearned: str = ""
     method_state: UnlearningState | None = None
     before: Rollback | None = None
@@ -139,6 +141,7 @@ class FederationState:
     """The live federation.
 
     num_examples: how many examples each client trained on when it last did, without the forgotten ones.
+    answered: the clients of which an answer has entered a deletion's model, whether they have trained or not.
     prepared_since: by method, how many training rounds there had been when its preparation was switched on.
     generations: by method, what of its store counts (`server.federation.preparations`); not named: the first one.
     settings: what the rounds were trained with, from the first on (`server.federation.earlier_settings`).
@@ -161,6 +164,7 @@ class FederationState:
     deletion: ActiveDeletion | None = None
     is_resting: bool = False
     num_examples: Mapping[str, int] = field(default_factory=dict)
+    answered: tuple[str, ...] = ()
     prepared_since: Mapping[str, int] = field(default_factory=dict)
     generations: Mapping[str, str] = field(default_factory=dict)
     settings: tuple[SettingsSince, ...] = ()

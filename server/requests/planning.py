@@ -130,7 +130,8 @@ def past_deletions(ledger: Ledger) -> dict[str, Measured]:
     """Return what the newest completed deletions took, by method: unlearning and recovery together."""
     results: dict[str, list[Mapping[str, Any]]] = {}
     for method, result in ledger.requests.results(_PAST):
-        results.setdefault(method, []).append(result)
+        if not result.get("never_used"):  # those took no round
+            results.setdefault(method, []).append(result)
     return {
         method: Measured(
             deletions=len(items),

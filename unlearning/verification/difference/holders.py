@@ -17,6 +17,7 @@ Basis: TypeAlias = Literal["measured", "derived", "not measured"]
 class TargetSends(StrEnum):
     """What clients that forget send the server for a deletion, with a method's own defaults."""
 
+    NEVER = "nothing, and no round has used its records"
     KEPT = "nothing that is computed of the forgotten records"
     FORGOTTEN = "an update that is computed of the forgotten records alone"
     OWN = "an update that is computed of all its records"
@@ -94,7 +95,7 @@ def reveals(given: Deletion) -> tuple[Holder, ...]:
                 "It saw sums only: see the server under secure aggregation.",
             )
         server = replace(server, membership=none, record=none)
-    return (
+    holders = (
         Holder(
             name="Anyone with the model before and after",
             holds="the two models",
@@ -110,6 +111,12 @@ def reveals(given: Deletion) -> tuple[Holder, ...]:
         server,
         _secure_server(given, stepwise, of_server),
     )
+    if given.sends is TargetSends.NEVER:
+        nothing = Answer(
+            "derived", "Nothing: the model stays as it was, and no update made of the records is in it."
+        )
+        return tuple(replace(holder, membership=nothing, record=nothing) for holder in holders)
+    return holders
 
 
 def _measured(auc: Estimate | None, why: str) -> Answer:

@@ -1,0 +1,66 @@
+"""A deletion of data that entered no round: its client never took part, so the model is one trained without it.
+
+    θ' = θ
+
+Where clients are sampled, many a client is forgotten that was never drawn. A method would move the model against data
+that it has not seen, and one that keeps something of training rounds finds nothing of this client.
+"""
+
+from dataclasses import replace
+
+from server.federation.state import FederationState
+from strategies.settings.run_config import RunSettings
+from unlearning.methods.costs import Cost, CostSymbols
+from unlearning.methods.dp_covered import DpCovered
+from unlearning.methods.method import AsksNobody, Method, MethodParameters, Problem, UnlearningState
+from unlearning.parameters import Vector
+from unlearning.requests import Target
+from unlearning.verification.difference.holders import TargetSends
+
+WHY = "the model stays as it was: nothing of the client has entered it"
+
+
+class NeverUsed(AsksNobody[MethodParameters]):
+    """No exchange and no recovery, whatever method was asked for."""
+
+    Parameters = MethodParameters
+    info = replace(
+        DpCovered.info,
+        name="never-used",
+        title="Nothing to unlearn",
+        source="the record of who took part in which round",
+        target_sends=TargetSends.NEVER,
+        remark="the model is one that was trained without the data",
+        needs=frozenset(),
+        several_at_once=True,
+        is_exact=True,
+        rests_on_training=False,
+        sums_suffice=True,
+    )
+
+    def begin(self, problem: Problem[MethodParameters], parameters: Vector) -> UnlearningState:
+        """Finish at once, with the model as it is."""
+        clients = ", ".join(sorted(problem.targets))
+        finding = (
+            f"No answer of client(s) {clients} has entered the model, in training or in another's deletion."
+        )
+        return UnlearningState(parameters=parameters, finished=True, findings={"never used": finding})
+
+    def cost(self, given: CostSymbols, parameters: MethodParameters, preparation: object) -> Cost:
+        """Compute 0: no client is asked."""
+        return given.trips(0)
+
+
+NEVER_USED = NeverUsed()
+
+
+def is_never_used(state: FederationState, settings: RunSettings, method: Method, target: Target) -> bool:
+    """Tell whether nothing of the target's client has entered the model, as far as this federation knows.
+
+    Never where training is private, for who was not drawn must stay a secret; nor by a method with noise, which proves
+    more from records of its own.
+    """
+    client = target.client_id
+    if client is None or settings.is_private or method.info.draws_noise:
+        return False
+    return not state.exclusions.is_forgotten(client) and client not in {*state.num_examples, *state.answered}

@@ -1,0 +1,92 @@
+"""The deletion of data that entered no round: the model stays as it was, by whatever method it was asked for."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.federation import SMALL, InProcessFederation, client
+from unlearning.methods.registry import METHODS
+from unlearning.parameters import content_hash
+from unlearning.requests import Granularity, Outcome, Status, Target
+
+NEWCOMER = "3"
+
+
+@pytest.fixture
+def newcomer(federation: Callable[..., InProcessFederation]) -> Callable[..., InProcessFederation]:
+    """A federation that has trained without one of its clients, which has come since."""
+
+    def make(**settings: Any) -> InProcessFederation:
+        one = federation(**{**SMALL, "num_clients": 4, "start_clients": 3, **settings})
+        one.grid.offline = {one.node(NEWCOMER)}
+        one.run()
+        one.grid.offline = set()
+        one.run()
+        assert {record.client_id for record in one.ledger.clients()} == {"0", "1", "2", NEWCOMER}
+        return one
+
+    return make
+
+
+@pytest.mark.parametrize("method", ["puf-special", "newton-cg", "pga", "sisa"])
+def test_the_model_stays_as_it_was(newcomer, method):
+    """Methods that keep something of training rounds have nothing of this client; others would move the model."""
+    one = newcomer(**({"prepare": method} if METHODS[method].info.preparation is not None else {}))
+    before = content_hash(one.checkpoint().parameters)
+    done = one.forget(client(NEWCOMER), method)
+    assert done.outcome is Outcome.RETRAINED
+    assert content_hash(one.checkpoint().parameters) == before
+    report = one.report(done.id)
+    assert report["model_hash_before"] == report["model_hash_after"] == before
+    assert report["unlearning"]["bytes_sent"] == report["recovery"]["rounds"] == 0
+    assert NEWCOMER in report["unlearning"]["findings"]["never used"]
+    assert {
+        answer["basis"] for holder in report["reveals"] for answer in (holder["membership"], holder["record"])
+    } == {"derived"}
+    one.run(rounds=4)
+    assert set(one.checkpoint().num_examples) == {"0", "1", "2"}
+
+
+def test_neither_a_client_that_is_away_nor_other_requests_are_waited_for(newcomer):
+    """There is nothing that it could do, and nothing that the deletion could reveal."""
+    one = newcomer(min_deletions_together=3)
+    target = Target(Granularity.SAMPLE, NEWCOMER, frozenset({"a", "b"}))
+    one.grid.offline = {one.node(NEWCOMER)}
+    assert one.forget(target, "puf-special").outcome is Outcome.RETRAINED
+    one.grid.offline = set()
+    one.run(rounds=3)
+    assert one.checkpoint().exclusions.of(NEWCOMER).sample_ids
+
+
+def test_a_client_that_trained_is_unlearned_by_the_method(newcomer):
+    """Also beside one that did not: the two are deletions of their own."""
+    one = newcomer()
+    requests = [one.file(client(name), "puf-special") for name in ("1", NEWCOMER)]
+    one.run()
+    trained, never = (one.ledger.requests.get(request.id) for request in requests)
+    assert trained.status is never.status is Status.COMPLETED
+    assert one.report(trained.id)["model_hash_before"] != one.report(trained.id)["model_hash_after"]
+    assert one.report(never.id)["request"]["served_with"] == []
+    assert never.outcome is Outcome.RETRAINED is not trained.outcome
+
+
+def test_an_answer_to_the_deletion_of_another_is_a_part_of_the_model(newcomer):
+    """A client that has not trained yet may be asked by a method, and its answer enters the model."""
+    one = newcomer(recovery_max_rounds=0)
+    one.forget(client("1"), "newton-cg")
+    assert NEWCOMER not in one.checkpoint().num_examples
+    assert NEWCOMER in one.checkpoint().answered
+    assert one.forget(client(NEWCOMER), "puf-special").outcome is not Outcome.RETRAINED
+
+
+@pytest.mark.parametrize(
+    "private", [{"privacy": "client", "privacy_noise_multiplier": 1.0, "privacy_delta": 1e-3}]
+)
+def test_who_was_not_drawn_in_private_training_stays_a_secret(newcomer, private):
+    """The guarantee counts on it: the method is carried out as for all others."""
+    one = newcomer(**private)
+    assert (
+        "never used"
+        not in one.report(one.forget(client(NEWCOMER), "dp-covered").id)["unlearning"]["findings"]
+    )

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from unlearning.errors import MethodFailed
 from unlearning.local.checks import check_sites, check_targets, checked_targets, checked_training
 from unlearning.local.learning import Learnt, Sites, forget_sets, without
 from unlearning.methods.method import (
@@ -16,8 +17,8 @@ from unlearning.methods.method import (
 )
 from unlearning.methods.registry import check_supports, method_named, validated_parameters
 from unlearning.methods.unlearned_model import check_unlearned
-from unlearning.methods.updates import NUM_RETAINED, num_retained, split_buffers
-from unlearning.parameters import Vector
+from unlearning.methods.updates import NUM_RETAINED, RETAINED_UPDATE, num_retained, split_buffers
+from unlearning.parameters import Vector, count_not_finite
 from unlearning.requests import Exclusions, Target
 from unlearning.runtime.display import table
 from unlearning.runtime.stores import MemoryStore, Store
@@ -216,8 +217,24 @@ def answer(
             )
             training = replace(instruction.training, seed=local_seed(problem.seed, client, problem.round))
             reply = method.client_step(replace(instruction, training=training), site)
+            _check_finite(client, reply)
             replies[client] = split_buffers(problem.task, method.info, reply)
     return replies
+
+
+def _check_finite(client: str, reply: Reply) -> None:
+    """Refuse an answer of training that has diverged, as a federation refuses its client.
+
+    Raises:
+        MethodFailed: a value is not finite.
+    """
+    beside = reply.arrays.get(RETAINED_UPDATE, reply.vector)
+    if count_not_finite(reply.vector) or count_not_finite(beside):
+        raise MethodFailed(
+            f"What client {client} computed is not finite: training diverged. Lower the learning rate.",
+            retryable=False,
+            code="diverged",
+        )
 
 
 def _without_traces(

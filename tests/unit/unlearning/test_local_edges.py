@@ -16,6 +16,7 @@ from unlearning.errors import (
     AppError,
     DataError,
     InvalidRequest,
+    MethodFailed,
     ModelRefused,
     TrainingFailed,
     UnknownClient,
@@ -151,6 +152,17 @@ def test_training_that_diverges_ends_with_the_client() -> None:
     inputs = torch.full((7, 2), 1e38)
     with raises(TrainingFailed, "not-finite"):
         learn(replace(BUILT_IN, dtype=torch.float32), with_a(inputs=inputs), START)
+
+
+@pytest.mark.parametrize("name", ["fedosd", "gradient-ascent", "puf-special", "retrain"])
+def test_an_answer_that_diverges_ends_a_deletion_with_its_client(name: str) -> None:
+    """As a federation refuses it: FedOSD's least squares had no solution, others a model that was thrown away."""
+    inputs = torch.full((7, 2), 1e38)
+    sites = (
+        {**DATA, "b": with_a(inputs=inputs)["a"]} if name in ("fedosd", "retrain") else with_a(inputs=inputs)
+    )
+    with raises(MethodFailed, "diverged"):
+        unlearn(name, replace(BUILT_IN, dtype=torch.float32), START, sites, [A])
 
 
 def test_fewer_targets_than_inputs_make_no_examples() -> None:

@@ -77,7 +77,7 @@ from unlearning.methods.costs import training_flops
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.methods.method import Need
 from unlearning.methods.registry import method_named
-from unlearning.parameters import content_hash, size_of_vector
+from unlearning.parameters import Vector, content_hash, size_of_vector
 from unlearning.runtime.durable_files import keep_private, write_atomically
 from unlearning.runtime.peak_memory import GB
 from unlearning.task_contract import check_task, couples_examples, refuse_coupled
@@ -204,7 +204,7 @@ def run_federation(
             state = _new_state(context)
             _check_room(settings, context.state_dir, state.parameters.nbytes)
         else:
-            _check_same_model(context.task, state.parameters.size, context.state_dir)
+            _check_same_model(context.task, state.parameters, context.state_dir)
             _log.info("Going on in %s from round %d (%s)", context.state_dir, state.round, state.phase)
         refuse_without_privacy(settings, context.ledger)
         start_sample_accounts(settings, context.ledger, context.writer, round_number=state.round)
@@ -236,13 +236,14 @@ def _new_state(context: FederationContext) -> FederationState:
     return FederationState(parameters=initial_parameters(context.task, context.settings.seed))
 
 
-def _check_same_model(task: Task, size: int, state_dir: Path) -> None:
-    expected = size_of_vector(structure(task))
-    if size != expected:
+def _check_same_model(task: Task, parameters: Vector, state_dir: Path) -> None:
+    size, dtype = size_of_vector(structure(task)), str(task.dtype).removeprefix("torch.")
+    if (parameters.size, str(parameters.dtype)) != (size, dtype):
         raise ConfigurationError(
             [
-                f"state-dir: {state_dir} holds a model of {size:,} parameters, and the "
-                f"settings make one of {expected:,}. Leave the task's settings and prepare, or name another state-dir."
+                f"state-dir: {state_dir} holds a model of {parameters.size:,} parameters in {parameters.dtype}, and "
+                f"the settings make one of {size:,} in {dtype}. Leave the task's settings and prepare, or name another "
+                "state-dir."
             ]
         )
 

@@ -33,13 +33,13 @@ class Loading:
 
 
 class MapDataset(Protocol):
-    """What is asked of a Dataset: a length, and a pair (input, target) at each position below it."""
+    """What is asked of a Dataset: a length, and a pair (input, target) or a mapping at each position below it."""
 
     def __len__(self) -> int:
         """Return the number of examples."""
 
     def __getitem__(self, index: int, /) -> Any:
-        """Return one input and its target; the same ones whenever it is asked."""
+        """Return one input and its target, or a mapping that has both; the same ones whenever it is asked."""
 
 
 class Source(Protocol):
@@ -142,16 +142,23 @@ class ArraySource:
 
 
 class DatasetSource:
-    """Any map-style Dataset of pairs (input, target).
+    """Any map-style Dataset of pairs (input, target), or of mappings.
 
     targets: all of them (n, ...), where they are known; else they are read, once, when a class is asked for.
+    columns: of mappings, the names of the inputs and at last that of the target.
 
     Raises:
-        AppError: it has no length.
+        AppError: it has no length; or `columns` are too few.
     """
 
-    def __init__(self, dataset: MapDataset, targets: Tensor | None, loading: Loading) -> None:
-        self.dataset, self.loading = dataset, loading
+    def __init__(
+        self, dataset: MapDataset, targets: Tensor | None, loading: Loading, columns: Sequence[str] = ()
+    ) -> None:
+        self.dataset, self.loading, self._columns = dataset, loading, tuple(columns)
+        if isinstance(columns, str) or len(self._columns) == 1:
+            raise AppError(
+                f"columns: name an input and, at last, the target; got {columns!r}.", code="columns"
+            )
         self._name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
         self._targets = targets
         try:
@@ -212,9 +219,22 @@ class DatasetSource:
             raise
         except Exception as exc:
             raise AppError(f"{said}, and number {index} cannot be read: {_said(exc)}.") from exc
+        if isinstance(item, Mapping):
+            return self._named(item, said, index)
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise AppError(f"{said}, and number {index} is no pair (input, target): {type(item).__name__}.")
         return item[0], item[1]
+
+    def _named(self, item: Mapping[str, Any], said: str, index: int) -> tuple[Any, Any]:
+        if not self._columns or not set(self._columns) <= set(item):
+            raise AppError(
+                f"{said}, and number {index} is a mapping of {', '.join(map(repr, item))}. Name its inputs and, at "
+                f'last, its target, such as columns=("image", "label"); got columns={self._columns!r}.',
+                code="columns",
+            )
+        *names, target = self._columns
+        inputs = {name: item[name] for name in names}
+        return inputs if len(names) > 1 else inputs[names[0]], item[target]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,7 +4,7 @@ This is the seam that keeps unlearning methods task-agnostic: a method sees a `T
 `Examples`, never an image or a label as such.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -91,17 +91,19 @@ class Examples:
         *,
         targets: Tensor | None = None,
         loading: Loading | None = None,
+        columns: Sequence[str] = (),
     ) -> "Examples":
         """Return the examples of a map-style Dataset of (input, target); it must give the same ones each time.
 
         ids: None for the positions, "0", "1", ...
         targets: all of them (n, ...), where they are known; else forgetting a class reads the data set once.
+        columns: of a Dataset of mappings, such as one of Hugging Face: the names of the inputs, and the target's last.
 
         Raises:
             DataError: there are not as many ids or targets as examples.
-            AppError: the data set has no length.
+            AppError: the data set has no length, or `columns` are too few.
         """
-        source = DatasetSource(dataset, targets, loading or Loading())
+        source = DatasetSource(dataset, targets, loading or Loading(), columns)
         ids = numbered(len(source)) if ids is None else ids
         _check_lengths(len(source), len(source) if targets is None else len(targets), len(ids))
         return cls._of(source, ids, None)
@@ -234,20 +236,24 @@ class Site:
 
     @classmethod
     def of(
-        cls, train: MapDataset | DataLoader[Any], test: MapDataset | DataLoader[Any] | None = None
+        cls,
+        train: MapDataset | DataLoader[Any],
+        test: MapDataset | DataLoader[Any] | None = None,
+        columns: Sequence[str] = (),
     ) -> "Site":
         """Return the site of map-style Datasets of (input, target), or of the DataLoaders that read them.
 
         An example's id is its position in its Dataset: "0", "1", ... The federation's settings decide on batches.
+        columns: as in `Examples.from_dataset`.
 
         Raises:
-            AppError: a Dataset has no length.
+            AppError: a Dataset has no length, or `columns` are too few.
         """
         sets: list[Any] = [
             one.dataset if isinstance(one, DataLoader) else one
             for one in (train, train if test is None else test)
         ]
-        examples, held_out = map(Examples.from_dataset, sets)
+        examples, held_out = (Examples.from_dataset(one, columns=columns) for one in sets)
         return cls(examples, held_out if test is not None else held_out.select(np.zeros(0, dtype=np.intp)))
 
 

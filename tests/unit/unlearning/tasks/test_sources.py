@@ -17,7 +17,7 @@ from unlearning.evaluation import evaluate
 from unlearning.requests import Forget
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.sources import Loading
-from unlearning.tasks.task import Examples, forgotten_mask, join, numbered, unknown_ids
+from unlearning.tasks.task import Examples, Site, forgotten_mask, join, numbered, unknown_ids
 from unlearning.training import TrainingSettings, initial_parameters, train
 from unlearning.verification.observations import observe_model
 
@@ -177,6 +177,31 @@ def test_a_data_set_without_a_length_or_pairs_is_refused():
         Examples.from_dataset(NoLength())
     with pytest.raises(AppError):
         Examples.from_dataset(NoPairs()).batch(slice(0, 1))
+
+
+class Rows(Pictures):
+    """The pictures as rows of a data set of Hugging Face are: mappings, with more in them than is learnt from."""
+
+    def __getitem__(self, index: int) -> dict[str, object]:
+        picture, label = super().__getitem__(index)
+        return {"number": index, "img": picture, "left": picture[:, :, :1], "label": label}
+
+
+def test_a_data_set_of_mappings_is_read_by_the_names_of_its_columns():
+    """One input is a tensor, several are given to the model by name; the target comes last."""
+    site = Site.of(Rows(), Rows(5), columns=("img", "label"))
+    inputs, targets = site.train.batch(slice(0, COUNT))
+    assert torch.equal(inputs, in_memory().inputs)
+    assert targets.tolist() == LABELS.tolist()
+    assert (len(site.test), forgotten_mask(site.train, Forget(classes=frozenset({1}))).sum()) == (5, 8)
+    several, _ = Examples.from_dataset(Rows(), columns=("img", "left", "label")).batch(np.array([1, 2]))
+    assert {name: one.shape for name, one in several.items()} == {"img": (2, 2, 3, 3), "left": (2, 2, 3, 1)}
+
+
+@pytest.mark.parametrize("columns", [(), ("label",), "img", ("image", "label")])
+def test_columns_that_do_not_name_inputs_and_target_are_refused(columns):
+    with raises(AppError, "columns"):
+        Examples.from_dataset(Rows(), columns=columns).batch(slice(0, 1))
 
 
 def test_as_many_ids_as_examples():

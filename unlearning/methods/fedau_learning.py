@@ -278,21 +278,31 @@ class _TwoHeads(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        _, head = classifier_head(self.model)
+        self._head_name, head = classifier_head(self.model)
         assert head is not None, "the caller has looked"
         # without weights, which are loaded: drawing some would move torch's global random state
         self.auxiliary = nn.utils.skip_init(  # type: ignore[no-untyped-call]
             nn.Linear, head.in_features, head.out_features, bias=head.bias is not None
         )
-        self._features: Tensor | None = None
-        head.register_forward_pre_hook(self._note_features)
+        self._features: list[Tensor] = []
+        head.register_forward_pre_hook(lambda _, inputs: self._features.extend(inputs))
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        self._features.clear()
         outputs = as_outputs(self.model, self.model(*inputs, **named))
-        return torch.cat([outputs, self.auxiliary(self._features)], dim=1)
+        if [one.shape[:-1] for one in self._features] == [outputs.shape[:1]]:
+            return torch.cat([outputs, self.auxiliary(self._features[0])], dim=1)
+        return torch.cat([outputs, self._in_its_place(*inputs, **named)], dim=1)
 
-    def _note_features(self, _head: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        (self._features,) = inputs
+    def _in_its_place(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        """Compute what the model gives with the second head (n, C), for one that is applied to tokens and then pooled.
+
+        Running statistics stay as the model's own pass has left them.
+        """
+        prefix = f"{self._head_name}." if self._head_name else ""
+        values = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        values |= {f"{prefix}{name}": value for name, value in self.auxiliary.named_parameters()}
+        return as_outputs(self.model, torch.func.functional_call(self.model, values, inputs, named))
 
 
 class _BothLosses:

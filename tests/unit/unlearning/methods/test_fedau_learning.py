@@ -15,7 +15,7 @@ from unlearning.methods.preparation import LocalRound
 from unlearning.methods.registry import METHODS
 from unlearning.requests import Forget, Granularity, Target
 from unlearning.runtime.stores import MemoryStore
-from unlearning.tasks.task import Examples
+from unlearning.tasks.task import Examples, Task
 from unlearning.training import Trained, TrainingSettings, initial_parameters, train
 
 METHOD = METHODS["fedau-learning"]
@@ -41,12 +41,12 @@ def ordinary() -> Trained:
     return train(TASK, MODEL, DATA, TRAINING)
 
 
-def one_round(store: MemoryStore, number: int = 1, client: str = "u", **values) -> Trained:
+def one_round(store: MemoryStore, number: int = 1, client: str = "u", task: Task = TASK, **values) -> Trained:
     """A client's part of a round that starts from the model of seed 0."""
     work = LocalRound(
         client_id=client,
         number=number,
-        task=TASK,
+        task=task,
         model=MODEL,
         examples=DATA,
         training=TRAINING,
@@ -104,6 +104,46 @@ def test_a_round_is_one_step_on_the_sum_of_both_losses(values, start, labels):
     store = store_with(SAVED, **values)
     trained = one_round(store, number=2, **values)
     expected, expected_head = step_by_hand(MODEL, start, labels)
+    np.testing.assert_allclose(trained.parameters, expected, atol=1e-12)
+    np.testing.assert_allclose(kept_head(store, 2), expected_head, atol=1e-12)
+
+
+class Tokens(nn.Module):
+    """`TASK`'s model as transformers with a causal head are: the head is applied to each token, and one is pooled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.head = nn.Linear(2, 2, bias=False), nn.Linear(2, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        features = self.trunk(inputs)
+        return self.head(torch.stack([torch.ones_like(features), features], dim=1))[:, -1]
+
+
+class Flattened(Tokens):
+    """The same with tokens and examples in one dimension while the head is applied."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        features = self.trunk(inputs)
+        return self.head(torch.cat([features, features], dim=0))[: len(inputs)]
+
+
+class Twice(Tokens):
+    """The same with a head that is called once per token, and another token last."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        features = self.trunk(inputs)
+        first, _ = self.head(features), self.head(torch.ones_like(features))
+        return first
+
+
+@pytest.mark.parametrize("build", [Tokens, Flattened, Twice])
+def test_a_head_on_tokens_has_the_second_one_pooled_as_it_is(build):
+    """As in GPT-2 and Llama: their rounds failed, or took the last token's features for the example's."""
+    task, store = tiny_classification(build, num_classes=3), store_with(SAVED, gamma=0.25)
+    trained = one_round(store, number=2, task=task, gamma=0.25)
+    start = 0.75 * MODEL[4:] + 0.25 * SAVED
+    expected, expected_head = step_by_hand(MODEL, start, options().labels(DATA, 3))
     np.testing.assert_allclose(trained.parameters, expected, atol=1e-12)
     np.testing.assert_allclose(kept_head(store, 2), expected_head, atol=1e-12)
 

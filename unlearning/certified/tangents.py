@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unlearning.curvature.local_loss import trainable_places
+from unlearning.curvature.local_loss import trainable_places, twice_differentiable
 from unlearning.errors import ConfigurationError, NumericalError
 from unlearning.parameters import Vector, check_length, is_held
 from unlearning.tasks.task import Examples, Task
@@ -238,7 +238,7 @@ class _Carrier:
             return loss
         block = self._block or self._initial()
         sign = -1.0 if self._settings.maximize else 1.0
-        try:
+        with twice_differentiable(self._task, "Replace fused attention by its written-out form."):
             gradients = block.weights.gradients(loss * sign, create_graph=True)
             block.advance(
                 gradients,
@@ -246,13 +246,6 @@ class _Carrier:
                 weight_decay=self._settings.weight_decay,
                 momentum=self._settings.momentum,
             )
-        except RuntimeError as exc:
-            if "not implemented" not in str(exc):
-                raise
-            raise NumericalError(
-                f"The model of {self._task.name} has an operation without a second derivative ({exc}). Replace "
-                "fused attention by its written-out form."
-            ) from exc
         return loss
 
     def carry_tangents(self) -> NDArray[np.floating]:

@@ -12,14 +12,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 _Found = Tensor | None
 _convolution, _gradients = torch.ops.aten.convolution, torch.ops.aten.convolution_backward
 
 
-class TwiceDifferentiableConvolutions(TorchFunctionMode):
-    """While entered, convolutions are differentiated as above. Their values and gradients stay the same bits."""
+class TwiceDifferentiableLayers(TorchFunctionMode):
+    """While entered, convolutions are differentiated as above. Their values and gradients stay the same bits.
+
+    A hard sigmoid, of which PyTorch has no second derivative, is written out: MobileNetV3 has it in each block.
+    """
 
     def __torch_function__(
         self,
@@ -28,7 +32,9 @@ class TwiceDifferentiableConvolutions(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call `func`, or a convolution as it is done here."""
+        """Call `func`, or do a convolution or a hard sigmoid as it is done here."""
+        if func is functional.hardsigmoid:
+            return (args[0] + 3).clamp(0, 6) / 6
         if func in (torch.conv1d, torch.conv2d, torch.conv3d):
             return _convolve(func, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))

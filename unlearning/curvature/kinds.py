@@ -26,13 +26,14 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from unlearning.curvature.convolutions import TwiceDifferentiableConvolutions
-from unlearning.curvature.local_loss import LocalLoss
+from unlearning.curvature.convolutions import TwiceDifferentiableLayers
+from unlearning.curvature.local_loss import LocalLoss, twice_differentiable
 from unlearning.curvature.recorded import PushForward, recorded_derivative
 from unlearning.errors import NumericalError
 
 _log = logging.getLogger(__name__)
 
+_WRITE_OUT = "Write it out in the model or its loss, or choose another method."
 OutputsOf: TypeAlias = Callable[[Mapping[str, Tensor]], Tensor]
 
 
@@ -56,15 +57,17 @@ class HessianOfBatch:
     """Double backward through the batch's gradient."""
 
     def __init__(self, local: LocalLoss, batch: slice) -> None:
+        self._task = local.task
         self._inputs = local.trainable
         inputs, targets = local.read(batch)
-        with TwiceDifferentiableConvolutions():
+        with TwiceDifferentiableLayers():
             loss = local.task.loss(local.outputs(inputs), targets) * local.weight(batch)
         self._gradient = _gradients((loss,), self._inputs, create_graph=True)
 
     def product(self, vector: Sequence[Tensor], *, keep: bool) -> tuple[Tensor, ...]:
         """Compute W ∇²ℓ v."""
-        return _gradients(self._gradient, self._inputs, vector, retain_graph=keep)
+        with twice_differentiable(self._task, _WRITE_OUT):
+            return _gradients(self._gradient, self._inputs, vector, retain_graph=keep)
 
 
 class OutputCurvatureOfBatch:
@@ -98,7 +101,8 @@ class OutputCurvatureOfBatch:
             except (RuntimeError, NotImplementedError) as exc:
                 _log.info("The model has no forward-mode derivative (%s); going backward twice.", exc)
                 self._pull_back = _PullBack(self._outputs, self._local.trainable)
-        return self._pull_back.forward(vector)
+        with twice_differentiable(self._local.task, _WRITE_OUT):
+            return self._pull_back.forward(vector)
 
 
 class _PullBack:

@@ -21,6 +21,24 @@ from unlearning.tasks.task import Examples, Task
 from unlearning.training import model_with
 
 
+@contextmanager
+def twice_differentiable(task: Task, what_to_do: str) -> Iterator[None]:
+    """Say of which operation PyTorch has no second derivative, and `what_to_do`, in place of its own error.
+
+    Raises:
+        NumericalError: the model has such an operation.
+    """
+    try:
+        yield
+    except RuntimeError as exc:
+        if "not implemented" not in str(exc):
+            raise
+        raise NumericalError(
+            f"The model of {task.name} has an operation without a second derivative ({exc}). {what_to_do}",
+            code="once-differentiable",
+        ) from exc
+
+
 class LocalLoss:
     """The model of `task` at `parameters` (d,) and the loss of `examples` under it.
 

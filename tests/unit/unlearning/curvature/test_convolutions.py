@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unlearning.curvature.convolutions import TwiceDifferentiableConvolutions
+from unlearning.curvature.convolutions import TwiceDifferentiableLayers
 
 Convolving = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
@@ -44,7 +44,7 @@ def derivatives(
     """Value and gradients, and the Hessian's product with a fixed vector, of a loss that is curved in each argument."""
     varied = [one for one in (inputs, weight, bias) if one is not None and one.requires_grad]
     vector = [torch.cos(torch.arange(one.numel(), dtype=one.dtype)).reshape(one.shape) for one in varied]
-    with TwiceDifferentiableConvolutions() if ours else nullcontext():
+    with TwiceDifferentiableLayers() if ours else nullcontext():
         outputs = convolve(inputs, weight, bias)
     loss = (outputs.sin() * outputs.detach().cos()).sum() + (inputs**3).sum()
     gradients = torch.autograd.grad(loss, varied, create_graph=True)
@@ -81,7 +81,7 @@ def test_only_the_bias_varies():
 def test_third_derivatives_are_right_too():
     inputs, weight = torch.randn(2, 2, 4, 4).double(), torch.randn(3, 2, 3, 3).double().requires_grad_()
     found = []
-    for context in (TwiceDifferentiableConvolutions(), nullcontext()):
+    for context in (TwiceDifferentiableLayers(), nullcontext()):
         with context:
             one = functional.conv2d(inputs, weight).pow(4).sum()
         for _ in range(3):
@@ -95,13 +95,13 @@ def test_layers_of_a_model_are_reached():
     model = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1, padding_mode="reflect"), nn.Conv2d(4, 2, 1)).double()
     inputs = torch.randn(3, 2, 5, 5).double().to(memory_format=torch.channels_last)
     products = []
-    for context in (TwiceDifferentiableConvolutions(), nullcontext()):
+    for context in (TwiceDifferentiableLayers(), nullcontext()):
         parameters = [*model.parameters()]
         with context:
             loss = model(inputs).sin().sum()
         gradients = torch.autograd.grad(loss, parameters, create_graph=True)
         names = {type(one.grad_fn).__name__ for one in gradients}
-        assert ("_GradientsBackward" in names) == isinstance(context, TwiceDifferentiableConvolutions)
+        assert ("_GradientsBackward" in names) == isinstance(context, TwiceDifferentiableLayers)
         products.append(
             torch.autograd.grad(gradients, parameters, [torch.ones_like(one) for one in parameters])
         )

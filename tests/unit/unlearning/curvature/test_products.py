@@ -180,6 +180,12 @@ REFUSED = {
             LOGISTIC.examples,
         ),
     ),
+    "a loss without a second derivative": (
+        NumericalError,
+        lambda: product_of(
+            replace(LOGISTIC, task=replace(LOGISTIC.task, loss=nn.functional.multi_margin_loss))
+        )(LOGISTIC.theta),
+    ),
     "losses without a gradient": (
         NumericalError,
         lambda: product_of(
@@ -194,6 +200,30 @@ def test_what_has_no_derivative_is_refused(error, attempt) -> None:
     """Instead of a number that means nothing."""
     with pytest.raises(error):
         attempt()
+
+
+class HardSigmoid(nn.Module):
+    """Written out."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return (inputs + 3).clamp(0, 6) / 6
+
+
+@pytest.mark.parametrize("kind", CurvatureKind)
+def test_a_hard_sigmoid_has_a_second_derivative_here(kind: CurvatureKind) -> None:
+    """PyTorch has none, and MobileNetV3 has one in each block."""
+
+    def model_with(activation: type[nn.Module]):
+        return with_model(
+            lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 4), activation(), nn.Linear(4, 3))
+        )
+
+    problem, written_out = model_with(nn.Hardsigmoid), model_with(HardSigmoid)
+    vector = np.random.default_rng(0).standard_normal(problem.theta.size)
+    expected = product_of(written_out, kind)(vector)
+    found = product_of(problem, kind)(vector)
+    # PyTorch's kernel has a sixth in single precision, also in double.
+    assert np.linalg.norm(found - expected) < 1e-6 * np.linalg.norm(expected)
 
 
 def test_an_unused_parameter_has_no_curvature() -> None:

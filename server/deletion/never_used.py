@@ -61,6 +61,11 @@ def is_never_used(state: FederationState, settings: RunSettings, method: Method,
     more from records of its own.
     """
     client = target.client_id
-    if client is None or settings.is_private or method.info.draws_noise:
+    if (
+        client is None
+        or settings.is_private
+        or method.info.draws_noise
+        or state.exclusions.is_forgotten(client)
+    ):
         return False
-    return not state.exclusions.is_forgotten(client) and client not in {*state.num_examples, *state.answered}
+    return client not in state.num_examples and client not in state.answered

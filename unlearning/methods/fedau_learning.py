@@ -285,7 +285,7 @@ class _TwoHeads(nn.Module):
             nn.Linear, head.in_features, head.out_features, bias=head.bias is not None
         )
         self._features: list[Tensor] = []
-        head.register_forward_pre_hook(lambda _, inputs: self._features.extend(inputs))
+        head.register_forward_pre_hook(self._note_features)
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         self._features.clear()
@@ -293,6 +293,9 @@ class _TwoHeads(nn.Module):
         if [one.shape[:-1] for one in self._features] == [outputs.shape[:1]]:
             return torch.cat([outputs, self.auxiliary(self._features[0])], dim=1)
         return torch.cat([outputs, self._in_its_place(*inputs, **named)], dim=1)
+
+    def _note_features(self, _head: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._features.extend(inputs)
 
     def _in_its_place(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """Compute what the model gives with the second head (n, C), for one that is applied to tokens and then pooled.
@@ -302,7 +305,9 @@ class _TwoHeads(nn.Module):
         prefix = f"{self._head_name}." if self._head_name else ""
         values = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         values |= {f"{prefix}{name}": value for name, value in self.auxiliary.named_parameters()}
-        return as_outputs(self.model, torch.func.functional_call(self.model, values, inputs, named))
+        # tie_weights would leave this head in a module that the model has twice
+        found = torch.func.functional_call(self.model, values, inputs, named, tie_weights=False)
+        return as_outputs(self.model, found)
 
 
 class _BothLosses:

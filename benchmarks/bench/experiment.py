@@ -26,6 +26,7 @@ sizes:                                                              # optional: 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,6 +41,7 @@ from benchmarks.bench.u_lira import FEWEST_PAIRS
 from strategies import built_in
 from strategies.settings.task_source import TaskSource
 from unlearning.errors import ConfigurationError, RequestError
+from unlearning.methods.eligibility import FederationProfile, check_eligible
 from unlearning.methods.registry import check_supports, method_named, preparations, validated_parameters
 
 
@@ -146,9 +148,12 @@ class Experiment(Strict):
         yield from _twice("settings", [setting.name for setting in self.settings])
         yield from _twice("cases", [case.name for case in self.cases])
         yield from self._problems_of_shared_clients()
-        yield from self._problems_of_methods()
+        yield from (of_methods := list(self._problems_of_methods()))
         for setting in self.settings:
-            yield from self._problems_of_setting(setting)
+            where = f"settings, {setting.name}" if setting.name else "run"
+            yield from (of_setting := list(self._problems_of_setting(setting, where)))
+            if not of_methods and not of_setting:
+                yield from self._refusals(setting, where)
         for case in self.cases:
             if (case.class_label is None) == (not case.clients):
                 yield f"cases, {case.name}: give either clients or a class."
@@ -202,8 +207,7 @@ class Experiment(Strict):
                         f"methods, {contender.name}: {entry!r} and {prepared[name]!r} cannot share one training."
                     )
 
-    def _problems_of_setting(self, setting: Setting) -> Iterable[str]:
-        where = f"settings, {setting.name}" if setting.name else "run"
+    def _problems_of_setting(self, setting: Setting, where: str) -> Iterable[str]:
         try:
             run = self.source.read(self.run_of(setting)).run
             task = self.source.prepared(self.run_of(setting))
@@ -225,6 +229,38 @@ class Experiment(Strict):
             yield f"{where}: client {planting[0]} plants both a backdoor and noise; give them to two clients."
         named.update(planting)
         yield from (f"{where}: there is no client {client}." for client in sorted(named - known))
+
+    def _refusals(self, setting: Setting, where: str) -> Iterable[str]:
+        """Yield which methods cannot be prepared for in a setting, or refuse all that is asked of them there."""
+        known: dict[str, FederationProfile | None] = {}
+        for contender in self.methods:
+            entries = contender.preparing if contender.trains_alone else self.shared_prepare()
+            prepare = "; ".join(entries.values())
+            if prepare not in known:
+                try:
+                    known[prepare] = self._profile({**self.run_of(setting), "prepare": prepare})
+                except ConfigurationError as exc:
+                    known[prepare] = None
+                    yield from (f"{where}, {contender.name}: {problem}" for problem in exc.problems)
+            if (profile := known[prepare]) is None:
+                continue
+            try:
+                for case in (one for one in self.cases if self.serves(contender, one)):
+                    for target in case.targets({client: ["0", "1"] for client in case.clients})[:1]:
+                        check_eligible(method_named(contender.method), target, profile, preparations(prepare))
+            except RequestError as exc:
+                yield f"{where}, {contender.name}: {exc}"
+
+    def _profile(self, values: Mapping[str, Any]) -> FederationProfile:
+        run, prepared = self.source.read(values).run, preparations(str(values["prepare"]))
+        return FederationProfile.of(
+            replace(self.source.prepared(values), load_pretrained=None),  # which may have to be downloaded
+            prepare=run.prepare,
+            prepared_since=dict.fromkeys(prepared, 0),
+            private_training="" if run.privacy == "none" else run.privacy,
+            secure_aggregation=run.secure_aggregation,
+            keeps_optimizer=run.keep_optimizer,
+        )
 
     def _problems_of_published(self) -> Iterable[str]:
         names = {ORIGINAL, RETRAIN, *(contender.name for contender in self.methods)}

@@ -91,6 +91,9 @@ def test_every_shipped_experiment_is_in_order(name):
         (SEVERAL, 'client: "0"', 'client: "9"', "there is no client 9"),
         (TINY, "prepare: federaser", "prepare: 'federaser; pga every=2'", "Options of pga: none"),
         (TINY, "natural", "{method: pga, prepare: 'pga; federaser every=3'}", "cannot share one training"),
+        (TINY, "natural", "dp-covered", "run, dp-covered: Covered by private training needs rounds"),
+        (SEVERAL, "[puf-special]", "[{method: exact-ridge, prepare: exact-ridge}]", "poisoned, exact-ridge"),
+        (SEVERAL, 'name: one client, clients: ["0"]', "name: a class, class: 10", "no class 10"),
     ],
 )
 def test_a_wrong_file_is_refused_with_the_reason(tmp_path, text, old, new, message):

@@ -59,7 +59,7 @@ def bench_command(
 ) -> None:
     """Run an experiment: train, retrain and forget by every method; write the papers' tables and figures."""
     # Imported here because they bring in PyTorch, which no other command of people needs.
-    from benchmarks.bench.experiment_files import read_values, shipped_experiments
+    from benchmarks.bench.experiment_files import shipped_experiments
 
     if list_them:
         _list(shipped_experiments())
@@ -99,6 +99,8 @@ def bench_command(
 
 def _list(known: Mapping[str, tuple[Path, str]]) -> None:
     """Show the experiments that come along, which are in order."""
+    from benchmarks.bench.experiment_files import read_values
+
     titles = {name: str(read_values(path, size)["title"]) for name, (path, size) in known.items()}
     show_lines(
         *((f"{name:<24}", title) for name, title in titles.items()),

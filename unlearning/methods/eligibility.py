@@ -131,6 +131,13 @@ def check_eligible(
                 f"There is no class {target.class_label}: {federation.task} has the classes 0 to "
                 f"{federation.num_classes - 1}."
             )
+    alone = [name for name, other in prepared.items() if other.stands_alone and name != info.name]
+    if alone:
+        raise UnsupportedRequest(
+            f"This federation trains its model in a way that only {alone[0]} can undo (prepare = "
+            f'"{federation.prepare}"). Choose {alone[0]}.',
+            code="other-preparation",
+        )
     if Need.CLASSIFIER in info.needs and federation.score_name != "accuracy":
         raise UnsupportedRequest(
             f"{info.title} works with class labels, and {federation.task} is no classification. Choose another method.",
@@ -183,13 +190,6 @@ def check_eligible(
             f"{info.title} has no guarantee for optimizers that sites keep from round to round (keep-optimizer), for "
             "they carry what is forgotten. Switch it off, or choose retrain.",
             code="keeps-optimizer",
-        )
-    alone = [name for name, other in prepared.items() if other.stands_alone and name != info.name]
-    if alone:
-        raise UnsupportedRequest(
-            f"This federation trains its model in a way that only {alone[0]} can undo (prepare = "
-            f'"{federation.prepare}"). Choose {alone[0]}.',
-            code="other-preparation",
         )
     if info.preparation is not None:
         _check_prepared(method, target, federation, prepared)

@@ -87,3 +87,11 @@ def test_a_segmentation_has_no_classes_to_forget():
 def test_an_ensemble_has_no_classifier_head():
     """The last linear layer is that of the last shard."""
     assert not FederationProfile.of(shard_task(make_task(TaskSettings()), 2)).has_classifier_head
+
+
+@pytest.mark.parametrize("method", ["fedau", "noisy-fine-tuning", "dp-covered", "puf-special"])
+def test_the_one_method_that_can_undo_a_federation_is_named_whatever_else_is_missing(method):
+    """Else the next choice would be refused as well."""
+    shards = federation(**SHARDS, num_head_parameters=0, has_statistics=True)
+    with raises(UnsupportedRequest, "other-preparation"):
+        check(method, CLIENT, shards)

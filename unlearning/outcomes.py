@@ -12,6 +12,8 @@ PRIVACY_ACCOUNT = "privacy account"
 """The finding of a report, and the key in a request's result, that hold the account."""
 RELEASE = "privacy_release"
 """The key under which findings and a request's result hold the release of a model with noise."""
+NEVER_USED = "never_used"
+"""The finding of a report, and the key in a request's result, that say why there was nothing to unlearn."""
 _NOT_SAID = "Do not tell the person that the model has lost them."
 
 
@@ -55,13 +57,20 @@ def describe_request(request: DeletionRequest) -> str:
     if request.outcome is None or request.status is not Status.COMPLETED:
         return ""
     proven = guarantee_of(request.result.get(PRIVACY_ACCOUNT))
-    return describe(request.outcome, request.target.num_samples or None, proven)
+    count, never_used = request.target.num_samples or None, bool(request.result.get(NEVER_USED))
+    return describe(request.outcome, count, proven, never_used=never_used)
 
 
-def describe(outcome: Outcome, num_records: int | None = None, guarantee: Guarantee | None = None) -> str:
+def describe(
+    outcome: Outcome,
+    num_records: int | None = None,
+    guarantee: Guarantee | None = None,
+    *,
+    never_used: bool = False,
+) -> str:
     """Return what the officer may tell the person; never that data are forgotten.
 
-    num_records: how many there are, where they are named.
+    num_records: how many there are, where they are named. never_used: whether no round has used them.
     """
     count = 0 if num_records is None else num_records
     these = "the records" if not count else "this record" if count == 1 else f"these {count:,} records"
@@ -88,6 +97,11 @@ def describe(outcome: Outcome, num_records: int | None = None, guarantee: Guaran
             )
         case Outcome.INDISTINGUISHABLE:
             return f"By these tests the model cannot be told from one that was trained again without {these}."
+        case Outcome.RETRAINED if never_used:
+            return (
+                f"The model was trained without {these}: they were used in no round. This rests on the server's record "
+                "of who took part."
+            )
         case Outcome.RETRAINED:
             return (
                 f"The model comes from training without {these}. This rests on how the method works, and on the "

@@ -13,6 +13,7 @@ from strategies.settings.run_config import RunSettings
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.dp_covered import DpCovered
 from unlearning.methods.method import AsksNobody, Method, MethodParameters, Problem, UnlearningState
+from unlearning.outcomes import NEVER_USED
 from unlearning.parameters import Vector
 from unlearning.requests import Target
 from unlearning.verification.difference.holders import TargetSends
@@ -44,14 +45,14 @@ class NeverUsed(AsksNobody[MethodParameters]):
         finding = (
             f"No answer of client(s) {clients} has entered the model, in training or in another's deletion."
         )
-        return UnlearningState(parameters=parameters, finished=True, findings={"never used": finding})
+        return UnlearningState(parameters=parameters, finished=True, findings={NEVER_USED: finding})
 
     def cost(self, given: CostSymbols, parameters: MethodParameters, preparation: object) -> Cost:
         """Compute 0: no client is asked."""
         return given.trips(0)
 
 
-NEVER_USED = NeverUsed()
+NOTHING_TO_UNLEARN = NeverUsed()
 
 
 def is_never_used(state: FederationState, settings: RunSettings, method: Method, target: Target) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from server.deletion.never_used import NEVER_USED
+from server.deletion.never_used import NOTHING_TO_UNLEARN
 from server.federation.context import FederationContext
 from server.federation.earlier_settings import schedule_of
 from server.federation.state import ActiveDeletion, FederationState
@@ -40,7 +40,7 @@ class OpenDeletion:
         Raises:
             RequestError: the method is gone, or does not take these parameters any more.
         """
-        method = NEVER_USED if deletion.is_never_used else method_named(deletion.method)
+        method = NOTHING_TO_UNLEARN if deletion.is_never_used else method_named(deletion.method)
         return cls(
             context=context,
             method=method,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from server.deletion.never_used import NEVER_USED
+from server.deletion.never_used import NOTHING_TO_UNLEARN
 from server.federation.state import Move, Note
 from server.ledger import Ledger
 from server.requests.admission import check_admissible
@@ -125,7 +125,7 @@ def to_claim(
             continue
         method = method_named(request.method)
         if is_never_used(method, request.target):
-            ready.append((request, NEVER_USED))
+            ready.append((request, NOTHING_TO_UNLEARN))
         elif absent := waits_for(method, request.target, online):
             waiting.append((request, f"waiting for {absent} to come online"))
         else:
@@ -135,7 +135,7 @@ def to_claim(
         together = _served_together(ledger, settings, ready)
         until = together[0].created_at + timedelta(seconds=settings.batch_window_s)
         method = ready[0][1]
-        alone = method is NEVER_USED or not may_serve_together(settings, method)
+        alone = method is NOTHING_TO_UNLEARN or not may_serve_together(settings, method)
         wanted = 1 if alone else settings.min_deletions_together
         if len(together) >= wanted or now >= until:
             break

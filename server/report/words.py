@@ -11,7 +11,7 @@ from typing import Any
 
 from server.report.report_data import ReportData
 from unlearning.gdpr import Ground
-from unlearning.outcomes import describe
+from unlearning.outcomes import NEVER_USED, describe
 from unlearning.verification.difference.holders import Answer
 from unlearning.verification.figures import (
     CONFIDENCE,
@@ -144,7 +144,8 @@ def headline(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 def describe_outcome(data: ReportData) -> str:
     """Say what may be told of the deletion, before any figure."""
-    return describe(data.outcome(), data.request.num_samples, data.guarantee)
+    never_used = NEVER_USED in data.unlearning.findings
+    return describe(data.outcome(), data.request.num_samples, data.guarantee, never_used=never_used)
 
 
 def describe_request(data: ReportData) -> str:
@@ -162,6 +163,10 @@ def describe_request(data: ReportData) -> str:
 
 def describe_unlearning(data: ReportData) -> Iterator[str]:
     """Say what was carried out, one sentence each."""
+    if NEVER_USED in data.unlearning.findings:
+        yield f"No method was carried out. {data.unlearning.findings[NEVER_USED]} It stays as it was, bit for bit."
+        yield data.exclusions_note
+        return
     method, phase = data.request.method_title or data.request.method, data.unlearning
     attempt = "" if phase.attempts <= 1 else f" (attempt {phase.attempts})"
     yield (

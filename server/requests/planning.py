@@ -21,6 +21,7 @@ from unlearning.methods.costs import CostSymbols, recovery_cost
 from unlearning.methods.eligibility import FederationProfile, what_is_revealed
 from unlearning.methods.method import Method, MethodInfo
 from unlearning.methods.registry import METHODS, preparations, validated_parameters
+from unlearning.outcomes import NEVER_USED
 from unlearning.pseudonyms import names_of
 from unlearning.requests import Granularity, Target
 from unlearning.verification.verdict import is_enough, least_auc
@@ -130,7 +131,7 @@ def past_deletions(ledger: Ledger) -> dict[str, Measured]:
     """Return what the newest completed deletions took, by method: unlearning and recovery together."""
     results: dict[str, list[Mapping[str, Any]]] = {}
     for method, result in ledger.requests.results(_PAST):
-        if not result.get("never_used"):  # those took no round
+        if not result.get(NEVER_USED):  # those took no round
             results.setdefault(method, []).append(result)
     return {
         method: Measured(

@@ -7,6 +7,7 @@ import pytest
 
 from tests.federation import SMALL, InProcessFederation, client
 from unlearning.methods.registry import METHODS
+from unlearning.outcomes import describe_request
 from unlearning.parameters import content_hash
 from unlearning.requests import Granularity, Outcome, Status, Target
 
@@ -36,11 +37,14 @@ def test_the_model_stays_as_it_was(newcomer, method):
     before = content_hash(one.checkpoint().parameters)
     done = one.forget(client(NEWCOMER), method)
     assert done.outcome is Outcome.RETRAINED
+    assert "used in no round" in describe_request(done)
     assert content_hash(one.checkpoint().parameters) == before
     report = one.report(done.id)
+    page = (one.directory / "reports" / done.id / "report.html").read_text(encoding="utf-8")
+    assert "No method was carried out" in page
     assert report["model_hash_before"] == report["model_hash_after"] == before
     assert report["unlearning"]["bytes_sent"] == report["recovery"]["rounds"] == 0
-    assert NEWCOMER in report["unlearning"]["findings"]["never used"]
+    assert NEWCOMER in report["unlearning"]["findings"]["never_used"]
     assert {
         answer["basis"] for holder in report["reveals"] for answer in (holder["membership"], holder["record"])
     } == {"derived"}

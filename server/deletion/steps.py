@@ -33,7 +33,7 @@ from server.deletion.open_deletion import OpenDeletion
 from server.deletion.rechecking import watched
 from server.deletion.report_facts import report_of
 from server.federation.context import FederationContext
-from server.federation.gate import NOT_COMPARED, judge, name_of_test_score, refusal
+from server.federation.gate import NOT_COMPARED, UNCHANGED, judge, name_of_test_score, refusal
 from server.federation.presence import with_left_out
 from server.federation.state import ActiveDeletion, FederationState, Move, Phase, RoundDone, Step
 from server.ledger import SITE
@@ -159,7 +159,9 @@ def _decide(context: FederationContext, state: FederationState, reason: str) -> 
     is_committed = context.ledger.requests.get(deletion.request_ids[0]).status is not Status.RECOVERING
     settings, task = context.settings, context.task
     verdict = NOT_COMPARED
-    if _compares(context, deletion):
+    if deletion.is_never_used:
+        verdict = UNCHANGED  # whoever answers the measurements
+    elif _compares(context, deletion):
         verdict = judge(deletion, max_score_loss=settings.max_score_loss, score_name=task.score_name)
     if not verdict.passes and not is_committed:
         return abandon(context, state, refusal(deletion.request_ids[0], verdict))

@@ -58,6 +58,7 @@ class Judgement:
 NOT_COMPARED = Judgement(
     True, "the score was not judged: what depends on the model before would void the guarantee of the noise"
 )
+UNCHANGED = Judgement(True, "the score was not judged: the model is the same")
 
 
 def judge(deletion: ActiveDeletion, *, max_score_loss: float, score_name: str) -> Judgement:

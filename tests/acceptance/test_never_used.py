@@ -48,6 +48,8 @@ def test_the_model_stays_as_it_was(newcomer, method):
     assert {
         answer["basis"] for holder in report["reveals"] for answer in (holder["membership"], holder["record"])
     } == {"derived"}
+    [verifying] = [event for event in one.ledger.events.page(done.id) if event.to_status is Status.VERIFYING]
+    assert str(verifying.detail["reason"]).endswith("the score was not judged: the model is the same")
     one.run(rounds=4)
     assert set(one.checkpoint().num_examples) == {"0", "1", "2"}
 

@@ -6,13 +6,21 @@ This is the seam that keeps unlearning methods task-agnostic: a method sees a `T
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    default_collate,
+    default_convert,
+)
 
 from unlearning.errors import AppError, DataError
 from unlearning.requests import Forget
@@ -247,14 +255,40 @@ class Site:
         columns: as in `Examples.from_dataset`.
 
         Raises:
-            AppError: a Dataset has no length, or `columns` are too few.
+            AppError: a Dataset has no length, `columns` are too few, or a DataLoader does more than shuffle.
         """
-        sets: list[Any] = [
-            one.dataset if isinstance(one, DataLoader) else one
-            for one in (train, train if test is None else test)
-        ]
-        examples, held_out = (Examples.from_dataset(one, columns=columns) for one in sets)
-        return cls(examples, held_out if test is not None else held_out.select(np.zeros(0, dtype=np.intp)))
+        examples = _loaded(train, columns)
+        none = examples.select(np.zeros(0, dtype=np.intp))
+        return cls(examples, none if test is None else _loaded(test, columns))
+
+
+def _loaded(given: MapDataset | DataLoader[Any], columns: Sequence[str]) -> Examples:
+    """Return the examples of a Dataset, or those of its Dataset that a DataLoader reads.
+
+    Raises:
+        AppError: the DataLoader makes batches in a way of its own.
+    """
+    if not isinstance(given, DataLoader):
+        return Examples.from_dataset(given, columns=columns)
+    examples = Examples.from_dataset(cast(MapDataset, given.dataset), columns=columns)
+    own = [
+        name
+        for name, value, usual in (
+            ("collate_fn", given.collate_fn, (default_collate, default_convert)),
+            ("sampler", type(given.sampler), (RandomSampler, SequentialSampler, SubsetRandomSampler)),
+            ("batch_sampler", type(given.batch_sampler), (BatchSampler, type(None))),
+        )
+        if value not in usual
+    ]
+    if own:
+        raise AppError(
+            f"The DataLoader has a {own[0]} of its own, and batches are the federation's here. Give its Dataset, with "
+            "examples of one shape (texts padded to one length, say), each counted once.",
+            code=own[0],
+        )
+    if isinstance(given.sampler, SubsetRandomSampler):  # as sites share one Dataset
+        return examples.select(np.asarray(given.sampler.indices, dtype=np.intp))
+    return examples
 
 
 @dataclass(frozen=True, slots=True)

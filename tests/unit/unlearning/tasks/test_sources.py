@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, WeightedRandomSampler
 
 from tests.raising import raises
 from unlearning.curvature.gradients import fisher_diagonal, gradient
@@ -202,6 +202,29 @@ def test_a_data_set_of_mappings_is_read_by_the_names_of_its_columns():
 def test_columns_that_do_not_name_inputs_and_target_are_refused(columns):
     with raises(AppError, "columns"):
         Examples.from_dataset(Rows(), columns=columns).batch(slice(0, 1))
+
+
+def test_a_loader_that_reads_a_part_gives_that_part():
+    """As sites do that share one Dataset: taking all of it would train on the others' data."""
+    loader = DataLoader(Pictures(), batch_size=4, sampler=SubsetRandomSampler([7, 2, 11]))
+    site = Site.of(loader, DataLoader(Pictures(5), shuffle=True))
+    assert site.train.ids.tolist() == ["7", "2", "11"]
+    assert torch.equal(site.train.inputs, in_memory().inputs[[7, 2, 11]])
+    assert len(site.test) == 5
+
+
+@pytest.mark.parametrize(
+    ("code", "options"),
+    [
+        ("collate_fn", {"collate_fn": lambda items: items}),
+        ("sampler", {"sampler": WeightedRandomSampler([1.0] * COUNT, COUNT)}),
+        ("batch_sampler", {"batch_sampler": [[0, 1], [2]]}),
+    ],
+)
+def test_a_loader_that_makes_batches_in_its_own_way_is_refused(code, options):
+    """What it does would be left out without a word."""
+    with raises(AppError, code):
+        Site.of(DataLoader(Pictures(), **options))
 
 
 def test_as_many_ids_as_examples():

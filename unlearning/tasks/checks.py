@@ -16,14 +16,16 @@ from unlearning.requests import ID_RULE, is_id
 from unlearning.tasks.sources import TensorSource
 from unlearning.tasks.task import Examples
 
+_FEW = 4
+
 
 def check_examples(examples: Examples, where: str) -> None:
     """Refuse examples that cannot be named or learnt from, whatever the task; `where` begins the sentence.
 
-    Inputs behind a Dataset or in memory-mapped files are not read, but for the first.
+    Inputs behind a Dataset or in memory-mapped files are not read, but for the first few.
 
     Raises:
-        DataError: an id is no text or is shared, or inputs are no tensors or not finite.
+        DataError: an id is no text or is shared, or inputs are no tensors, not finite, or others when read again.
     """
     if len(examples):  # NumPy makes numbers of no ids
         _check_ids(examples, where)
@@ -49,12 +51,28 @@ def _check_ids(examples: Examples, where: str) -> None:
 
 def _check_inputs(examples: Examples, where: str) -> None:
     in_memory = isinstance(examples.source, TensorSource)
-    inputs, targets = examples.batch(slice(None) if in_memory else slice(0, 1))
-    parts = inputs.values() if isinstance(inputs, Mapping) else [inputs]
-    if not all(isinstance(part, Tensor) for part in [*parts, targets]):
+    read = slice(None) if in_memory else slice(0, _FEW)
+    inputs, targets = parts = _parts_of(examples, read)
+    if not all(isinstance(part, Tensor) for part in [*inputs, targets]):
         _refuse("no-tensors", f"{where} must give tensors; Examples.from_arrays takes NumPy's arrays.")
-    if not all(_is_finite(part) for part in parts):
+    if not all(_is_finite(part) for part in inputs):
         _refuse("not-finite", f"{where} has inputs that are not finite. Replace them.")
+    if not in_memory and not _are_equal(parts, _parts_of(examples, read)):
+        _refuse(
+            "changing-examples",
+            f"{where} gives other values when the same examples are read again. Put random changes into Task.augment: "
+            "what was learnt of an example can be measured and unlearnt of that example only.",
+        )
+
+
+def _parts_of(examples: Examples, which: slice) -> tuple[list[Tensor], Tensor]:
+    inputs, targets = examples.batch(which)
+    return [*inputs.values()] if isinstance(inputs, Mapping) else [inputs], targets
+
+
+def _are_equal(first: tuple[list[Tensor], Tensor], again: tuple[list[Tensor], Tensor]) -> bool:
+    pairs = zip([*first[0], first[1]], [*again[0], again[1]], strict=True)
+    return all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs)
 
 
 def _is_finite(values: Tensor) -> bool:

@@ -56,7 +56,12 @@ ADVICE: Mapping[str, str] = {
         "changed. Try it with the recommended method: flower-unlearn retry {id} --method NAME; or accept the loss with "
         "--accept-score-loss POINTS."
     ),
-    **dict(_each("no-answer no-client-online unusable-answers session no-secure-sum", _SILENT)),
+    **dict(_each("no-answer no-client-online unusable-answers session", _SILENT)),
+    "no-secure-sum": (
+        "Fewer clients than secure aggregation needs were left; the reason says how many. Once more are online: "
+        "flower-unlearn retry {id}. If no more will come, start the run again with a smaller min-cohort, which hides a "
+        "client among fewer."
+    ),
     "client-cannot": (
         "The computer of the client that the reason names reports that it cannot do this. Ask its operator; where the "
         "reason is the method, try it with another: flower-unlearn retry {id} --method NAME."

@@ -1,12 +1,12 @@
 """Waiting for clients before a round, and saying which ones are waited for."""
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from logging import getLogger
 
 from flwr.serverapp import Grid
 
-from strategies.roster import Roster
+from strategies.roster import Member, Roster
 from strategies.round_plan import RoundPlan
 from strategies.settings.run_config import RunSettings
 from unlearning.runtime.growing_pause import GrowingPause
@@ -14,6 +14,8 @@ from unlearning.runtime.growing_pause import GrowingPause
 _log = getLogger(__name__)
 _SAY_AGAIN = GrowingPause(first_s=10.0, longest_s=300.0)
 _LOOK_S = 0.5
+_SIMULATION_S = 5.0
+"""A simulation has all its clients at once; it is not waited for more than came until as long ago."""
 
 
 class ClientWait:
@@ -32,27 +34,36 @@ class ClientWait:
         tell: is given the sentence that says who is waited for, at each look, and "" at the end.
         """
         wanted, setting = self._wanted(plan)
-        began = time.monotonic()
-        said, said_at, times = "", began, 0
-        while (count := len(here := self._present(grid, roster, plan))) < wanted:
-            left_s = self._settings.wait_timeout_s - (time.monotonic() - began)
+        began = grown = time.monotonic()
+        said, said_at, times, most = "", began, 0, 0
+        while (count := len(here := self._present(online := roster.online(grid), roster, plan))) < wanted:
+            now = time.monotonic()
+            if count > most:
+                most, grown = count, now
+            is_simulation = bool(online) and all(one.heard_at is None for one in online.values())
+            if is_simulation and now - grown >= _SIMULATION_S:
+                _log.warning(
+                    "The simulation has %d client(s), not %d (%s); going on.", count, wanted, setting
+                )
+                break
+            left_s = self._settings.wait_timeout_s - (now - began)
             if left_s <= 0:
                 _log.warning("Going on with %d client(s), expected %d.", count, wanted)
                 break
             names = f": {', '.join(here)}" if here else ""
             sentence = f"Waiting for {wanted} client(s) ({setting}), {count} here{names}."
             tell(sentence)
-            if sentence != said or time.monotonic() - said_at >= _SAY_AGAIN.after(times):
+            if sentence != said or now - said_at >= _SAY_AGAIN.after(times):
                 _log.info("%s At most %.0f s more (wait-timeout-s).", sentence, left_s)
-                said, said_at, times = sentence, time.monotonic(), times + 1
+                said, said_at, times = sentence, now, times + 1
             time.sleep(_LOOK_S)
         if said:
             tell("")
         self._has_begun = True
 
-    def _present(self, grid: Grid, roster: Roster, plan: RoundPlan) -> Collection[str]:
+    def _present(self, online: Mapping[str, Member], roster: Roster, plan: RoundPlan) -> Collection[str]:
         """Return the clients that may train; before the first round, those that cannot take part as well."""
-        eligible = plan.eligible(roster.online(grid))
+        eligible = plan.eligible(online)
         unable = {one for one in roster.unable if not plan.left_out(one).everything}
         return eligible if self._has_begun else sorted({*eligible, *unable})
 

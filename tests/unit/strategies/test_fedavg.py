@@ -2,6 +2,8 @@
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -157,6 +159,22 @@ def test_whom_a_round_waits_for_is_said(caplog):
     assert set(waiting) == {"Waiting for 3 client(s) (start-clients), 2 here: a, b."}
     assert last == ""
     assert re.search(r"2 here: a, b\. At most [01] s more \(wait-timeout-s\)\.", caplog.text)
+
+
+@pytest.mark.parametrize(
+    ("heard", "waits"), [(None, 5.0), (datetime.now(UTC), 300.0)], ids=["simulated", "real"]
+)
+def test_a_simulation_has_all_its_clients_at_once(monkeypatch, caplog, heard, waits):
+    """An app that does not set `num-clients` expects ten; real sites may still come."""
+    clock = [0.0]
+    monkeypatch.setattr(
+        "strategies.waiting.time",
+        SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda s: clock.append(clock.pop() + s)),
+    )
+    monkeypatch.setattr("strategies.roster.heard_at", lambda _: heard)
+    OneRound({"a": 1, "b": 1}, num_clients=10, wait_timeout_s=300.0).run()
+    assert clock[0] == pytest.approx(waits, abs=0.5)
+    assert ("The simulation has 2 client(s), not 10 (num-clients" in caplog.text) == (heard is None)
 
 
 def test_nothing_is_said_where_nobody_is_waited_for():

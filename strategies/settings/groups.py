@@ -53,7 +53,7 @@ class RoundSettings:
     round_timeout_s: PositiveFloat = 600.0
     """a client that has not answered by then is left out of the round"""
     wait_timeout_s: PositiveFloat = 300.0
-    """how long to wait for clients before going on with fewer"""
+    """how long to wait for clients before going on with fewer; in a simulation 5 s at most"""
     max_update_norm: NonNegativeFloat = 0.0
     """refuse an update whose Euclidean norm is larger; `0` for no bound"""
     max_norm_factor: NonNegativeFloat = 10.0

@@ -195,7 +195,6 @@ def test_a_refused_run_leaves_the_state_directory_as_it_was(federation):
     assert [since.first_round for since in one.checkpoint().settings] == [1, 3]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"model": "mlp"}, {"dtype": "float64"}], ids=str)
 def test_a_model_of_another_size_or_type_is_refused_before_the_first_round(federation, changes):
     """Every answer would be refused in every round, by name, for ever."""
@@ -206,6 +205,7 @@ def test_a_model_of_another_size_or_type_is_refused_before_the_first_round(feder
     assert restarted(one, model="logistic", dtype="float32").run(rounds=2).round == 2
 
 
+@pytest.mark.slow
 def test_a_certificate_of_noise_speaks_of_all_rounds(federation):
     """A weight decay that came with a restart makes no earlier loss strongly convex."""
     one = federation(**{**ONE, "dtype": "float64"}, prepare="hf-online")

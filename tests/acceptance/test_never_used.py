@@ -7,7 +7,7 @@ import pytest
 
 from tests.federation import SMALL, InProcessFederation, client
 from unlearning.methods.registry import METHODS
-from unlearning.outcomes import describe_request
+from unlearning.outcomes import NEVER_USED, describe_request
 from unlearning.parameters import content_hash
 from unlearning.requests import Granularity, Outcome, Status, Target
 
@@ -44,7 +44,8 @@ def test_the_model_stays_as_it_was(newcomer, method):
     assert "No method was carried out" in page
     assert report["model_hash_before"] == report["model_hash_after"] == before
     assert report["unlearning"]["bytes_sent"] == report["recovery"]["rounds"] == 0
-    assert NEWCOMER in report["unlearning"]["findings"]["never_used"]
+    assert NEWCOMER in done.result[NEVER_USED]
+    assert NEWCOMER in report["unlearning"]["findings"][NEVER_USED]
     assert {
         answer["basis"] for holder in report["reveals"] for answer in (holder["membership"], holder["record"])
     } == {"derived"}
@@ -92,7 +93,6 @@ def test_an_answer_to_the_deletion_of_another_is_a_part_of_the_model(newcomer):
 def test_who_was_not_drawn_in_private_training_stays_a_secret(newcomer, private):
     """The guarantee counts on it: the method is carried out as for all others."""
     one = newcomer(**private)
-    assert (
-        "never used"
-        not in one.report(one.forget(client(NEWCOMER), "dp-covered").id)["unlearning"]["findings"]
-    )
+    done = one.forget(client(NEWCOMER), "dp-covered")
+    assert done.outcome is not Outcome.RETRAINED
+    assert NEVER_USED not in {*done.result, *one.report(done.id)["unlearning"]["findings"]}

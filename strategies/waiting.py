@@ -15,7 +15,7 @@ _log = getLogger(__name__)
 _SAY_AGAIN = GrowingPause(first_s=10.0, longest_s=300.0)
 _LOOK_S = 0.5
 _SIMULATION_S = 5.0
-"""A simulation has all its clients at once; it is not waited for more than came until as long ago."""
+"""How long after the last client came a simulation is waited for: it has all its clients at once."""
 
 
 class ClientWait:
@@ -40,13 +40,12 @@ class ClientWait:
             now = time.monotonic()
             if count > most:
                 most, grown = count, now
-            is_simulation = bool(online) and all(one.heard_at is None for one in online.values())
-            if is_simulation and now - grown >= _SIMULATION_S:
+            left_s = self._settings.wait_timeout_s - (now - began)
+            if _is_simulation(online) and now - grown >= _SIMULATION_S:
                 _log.warning(
                     "The simulation has %d client(s), not %d (%s); going on.", count, wanted, setting
                 )
                 break
-            left_s = self._settings.wait_timeout_s - (now - began)
             if left_s <= 0:
                 _log.warning("Going on with %d client(s), expected %d.", count, wanted)
                 break
@@ -79,3 +78,8 @@ class ClientWait:
             else (settings.num_clients, "num-clients; start-clients is not set")
         )
         return max((plan.fewest(settings.min_clients), "min-clients"), (expected - gone, setting))
+
+
+def _is_simulation(online: Mapping[str, Member]) -> bool:
+    """Return whether no client that is online sends heartbeats."""
+    return bool(online) and all(member.heard_at is None for member in online.values())

@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from unlearning.buffers import buffer_positions
 from unlearning.errors import AppError, FlowerUnlearningError
 from unlearning.runtime.devices import inputs_for, targets_for
+from unlearning.tasks.checks import FEW
 from unlearning.tasks.inputs import Inputs, each, outputs_of
 from unlearning.tasks.own_code import is_ours, name_of
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import model_with, untrained_parameters
 
-FEW = 4
-"""Examples that are looked at."""
 TOLERANCE = 1e-3
 """By which a batch's loss may differ from the mean of its examples' own, as a share of the larger; rounding is 1e-6."""
 

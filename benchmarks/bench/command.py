@@ -98,7 +98,7 @@ def bench_command(
 
 
 def _list(known: Mapping[str, tuple[Path, str]]) -> None:
-    """Show the experiments that come along, which are in order."""
+    """Show the experiments that come along."""
     from benchmarks.bench.experiment_files import read_values
 
     titles = {name: str(read_values(path, size)["title"]) for name, (path, size) in known.items()}

@@ -43,6 +43,7 @@ from strategies.settings.task_source import TaskSource
 from unlearning.errors import ConfigurationError, RequestError
 from unlearning.methods.eligibility import FederationProfile, check_eligible
 from unlearning.methods.registry import check_supports, method_named, preparations, validated_parameters
+from unlearning.requests import Target
 
 
 def _contender(value: Any) -> Any:
@@ -244,10 +245,11 @@ class Experiment(Strict):
                     yield from (f"{where}, {contender.name}: {problem}" for problem in exc.problems)
             if (profile := known[prepare]) is None:
                 continue
+            method, prepared = method_named(contender.method), preparations(prepare)
             try:
                 for case in (one for one in self.cases if self.serves(contender, one)):
-                    for target in case.targets({client: ["0", "1"] for client in case.clients})[:1]:
-                        check_eligible(method_named(contender.method), target, profile, preparations(prepare))
+                    for target in _targets(case):
+                        check_eligible(method, target, profile, prepared)
             except RequestError as exc:
                 yield f"{where}, {contender.name}: {exc}"
 
@@ -286,13 +288,18 @@ class Experiment(Strict):
         method = method_named(contender.method)
         prepared = preparations(contender.prepare).get(contender.method)
         try:
-            for target in case.targets({client: ["0", "1"] for client in case.clients}):
+            for target in _targets(case):
                 check_supports(method, target)
                 if prepared is not None and prepared.refusal(target):
                     return False
         except RequestError:
             return False
         return method.info.several_at_once or len(case.clients) <= 1
+
+
+def _targets(case: Case) -> list[Target]:
+    """Return a case's targets, with made-up sample ids: whether a method serves them does not depend on these."""
+    return case.targets({client: ["0", "1"] for client in case.clients})
 
 
 def found(name_or_path: str) -> Experiment:

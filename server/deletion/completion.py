@@ -31,7 +31,7 @@ from server.ledger import Event, Ledger
 from server.report import write_report
 from server.report.report_data import ReportData
 from server.state_directory.files import EARLIER, REPORTS
-from unlearning.outcomes import NEVER_USED, PRIVACY_ACCOUNT
+from unlearning.outcomes import PRIVACY_ACCOUNT
 from unlearning.pseudonyms import commitment
 from unlearning.requests import Status, hash_of_ids
 from unlearning.runtime.durable_files import write_atomically
@@ -66,7 +66,6 @@ def complete(context: FederationContext, deletion: ActiveDeletion, report: Repor
             "model_hash_after": report.model_hash_after,
             "recovery_rounds": deletion.recovery_rounds,
             "cost": _cost_of(deletion),
-            NEVER_USED: deletion.findings.get(NEVER_USED, ""),
             **result_of(deletion),
         },
     )

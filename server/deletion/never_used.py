@@ -18,7 +18,7 @@ from unlearning.parameters import Vector
 from unlearning.requests import Target
 from unlearning.verification.difference.holders import TargetSends
 
-WHY = "the model stays as it was: nothing of the client has entered it"
+STOP_REASON = "the model stays as it was: nothing of the client has entered it"
 
 
 class NeverUsed(AsksNobody[MethodParameters]):

@@ -34,7 +34,7 @@ from unlearning.certified.sensitivity import Sensitivity
 from unlearning.errors import MethodFailed
 from unlearning.methods.method import Method, SensitivityBound, UnlearningState
 from unlearning.methods.registry import method_named
-from unlearning.outcomes import PRIVACY_ACCOUNT, RELEASE
+from unlearning.outcomes import NEVER_USED, PRIVACY_ACCOUNT, RELEASE
 from unlearning.parameters import content_hash
 from unlearning.requests import Granularity, Target
 from unlearning.runtime.json_codec import to_plain
@@ -122,8 +122,9 @@ def _covered(context: FederationContext, deletion: ActiveDeletion) -> dict[str, 
 
 
 def result_of(deletion: ActiveDeletion) -> dict[str, Any]:
-    """Return what the ledger keeps of the account with the request's result."""
-    return {name: deletion.findings[name] for name in (PRIVACY_ACCOUNT, RELEASE) if name in deletion.findings}
+    """Return what the ledger keeps of the findings with the request's result."""
+    kept = (PRIVACY_ACCOUNT, RELEASE, NEVER_USED)
+    return {name: deletion.findings[name] for name in kept if name in deletion.findings}
 
 
 def drop_release(findings: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from server.deletion.model_measurements import (
     measure_model,
     score_on_test,
 )
-from server.deletion.never_used import WHY, is_never_used
+from server.deletion.never_used import STOP_REASON, is_never_used
 from server.deletion.open_deletion import OpenDeletion
 from server.deletion.rechecking import watched
 from server.deletion.report_facts import report_of
@@ -160,7 +160,7 @@ def _decide(context: FederationContext, state: FederationState, reason: str) -> 
     settings, task = context.settings, context.task
     verdict = NOT_COMPARED
     if deletion.is_never_used:
-        verdict = UNCHANGED  # whoever answers the measurements
+        verdict = UNCHANGED  # also where other clients answer the second measurement
     elif _compares(context, deletion):
         verdict = judge(deletion, max_score_loss=settings.max_score_loss, score_name=task.score_name)
     if not verdict.passes and not is_committed:
@@ -215,7 +215,7 @@ def _stop_reason(opened: OpenDeletion, state: FederationState) -> str:
     """Return why recovery ends now; empty while it goes on."""
     context, deletion = opened.context, state.active_deletion()
     if deletion.is_never_used:
-        return WHY
+        return STOP_REASON
     if opened.method.info.rests_on_training:
         return "the model stays as it was, there is nothing to repair"
     if context.training_account is not None and context.training_account.is_spent:

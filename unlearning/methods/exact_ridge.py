@@ -267,13 +267,13 @@ class ExactRidge(Method[MethodParameters, SendSums]):
                 retryable=False,
                 code="nothing-to-forget",
             )
-        anew = {}
+        renewed = {}
         for client in problem.partial:
             try:
-                anew[client] = Statistics.from_client(replies[client].arrays)
+                renewed[client] = Statistics.from_client(replies[client].arrays)
             except UpdateRefused as exc:
                 raise UpdateRefused(f"Client {client}: {exc}") from exc
-            if anew[client].moments.size != state.parameters.size:
+            if renewed[client].moments.size != state.parameters.size:
                 raise UpdateRefused(f"The sums of client {client} are of another model.")
         of_class = any(forget.classes for forget in problem.targets.values())
         staying = {}
@@ -282,9 +282,9 @@ class ExactRidge(Method[MethodParameters, SendSums]):
             if entry is not None and not of_class and client not in problem.targets:
                 staying[client] = Statistics.from_arrays(entry[1])
                 kept.next_store.save(client, *entry)
-        for client, statistics in anew.items():
+        for client, statistics in renewed.items():
             kept.next_store.save(client, problem.round, statistics.to_arrays())
-        following = _solved(problem, state, {**staying, **anew}, asked=problem.partial)
+        following = _solved(problem, state, {**staying, **renewed}, asked=problem.partial)
         return following.advance(following.parameters, finished=True)
 
     def sum_size(self, task: Task, model: Vector) -> int:

@@ -16,7 +16,8 @@ from unlearning.requests import ID_RULE, is_id
 from unlearning.tasks.sources import TensorSource
 from unlearning.tasks.task import Examples
 
-_FEW = 4
+FEW = 4
+"""Examples that are looked at where all would be too many."""
 
 
 def check_examples(examples: Examples, where: str) -> None:
@@ -51,7 +52,7 @@ def _check_ids(examples: Examples, where: str) -> None:
 
 def _check_inputs(examples: Examples, where: str) -> None:
     in_memory = isinstance(examples.source, TensorSource)
-    read = slice(None) if in_memory else slice(0, _FEW)
+    read = slice(None) if in_memory else slice(0, FEW)
     inputs, targets = parts = _parts_of(examples, read)
     if not all(isinstance(part, Tensor) for part in [*inputs, targets]):
         _refuse("no-tensors", f"{where} must give tensors; Examples.from_arrays takes NumPy's arrays.")

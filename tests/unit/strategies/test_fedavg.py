@@ -69,7 +69,7 @@ def test_a_forgotten_client_is_not_asked():
 @pytest.mark.parametrize("how", ["exclusions", "withheld"])
 @pytest.mark.parametrize(("wanted", "gone", "fewest"), [(3, "", 3), (3, "c", 2), (2, "c", 2), (3, "abc", 1)])
 def test_a_round_needs_no_more_clients_than_are_left(how, wanted, gone, fewest):
-    """But all that are asked for, as long as nobody was forgotten: more may come."""
+    """But all that are asked for, as long as no client was forgotten: more may come."""
     targets = [Target(Granularity.CLIENT, one) for one in gone] + [Target(Granularity.CLASS, class_label=1)]
     plan = RoundPlan(counts={"a": 1, "b": 1}, **{how: Exclusions().including(targets)})
     assert replace(plan, counts={"a": 1, "b": 1, "c": 1}).fewest(wanted) == fewest

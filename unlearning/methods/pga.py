@@ -19,15 +19,17 @@ Distances are of parameters, and buffers stay as they were: the others' cannot b
 The target's last local model must be there: this is what the preparation keeps, at the client alone.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, cast
 
 import numpy as np
+import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
-from unlearning.buffers import with_buffers_of, without_buffers
+from unlearning.buffers import buffer_positions, with_buffers_of
 from unlearning.errors import DataError, MethodFailed
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
@@ -46,10 +48,9 @@ from unlearning.methods.method import (
 from unlearning.methods.preparation import LocalRound, Preparation
 from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import ask_targets, moved, replies_of_targets
-from unlearning.parameters import Vector, add_weighted, distance, flatten, in_chunks, load
+from unlearning.parameters import Vector, add_weighted, distance, in_chunks, layout, parts, travelling
 from unlearning.requests import Granularity
 from unlearning.runtime.stores import keep_newest, newest
-from unlearning.tasks.task import Task
 from unlearning.training import Trained, train, untrained_parameters
 from unlearning.verification.difference.holders import TargetSends
 
@@ -156,26 +157,26 @@ class Pga(Method[PgaParameters]):
         if len(site.own) == 0:
             return Reply(vector=np.zeros_like(instruction.model), num_examples=0)
         _, arrays = kept
-        task, model = site.task, without_buffers(site.task, instruction.model)
-        last = without_buffers(task, cast(Vector, arrays["parameters"]))
+        task, model, last = site.task, instruction.model, cast(Vector, arrays["parameters"])
         reference = reference_model(model, last, float(instruction.values["share"]))
+        buffers = buffer_positions(task)
+        reference[buffers] = model[buffers]
         seed = int(instruction.values["seed"])
         inits = (
-            without_buffers(task, untrained_parameters(task, seed + number))
+            with_buffers_of(task, untrained_parameters(task, seed + number), reference)
             for number in range(RANDOM_MODELS)
         )
         radius = np.sqrt(np.mean([distance(reference, init) ** 2 / 3 for init in inits]))
-        walk = _Walk(task, reference, last, float(radius), float(instruction.values["max_distance"]))
-        start = with_buffers_of(task, reference, instruction.model)
-        trained = train(task, start, site.own, instruction.training, after_step=walk.after_step)
+        walk = _Walk(reference, last, float(radius), float(instruction.values["max_distance"]))
+        trained = train(task, reference, site.own, instruction.training, after_step=walk.after_step)
         return Reply(
-            vector=trained.parameters - instruction.model,
+            vector=np.subtract(trained.parameters, model, out=trained.parameters),
             num_examples=trained.num_examples,
             metrics={
                 "loss": trained.loss,
                 "steps": walk.steps,
                 "projections": walk.projections,
-                "distance": distance(without_buffers(task, trained.parameters), last) ** 2,
+                "distance": walk.away_from_last**2,
             },
         )
 
@@ -208,29 +209,50 @@ def reference_model(model: Vector, last: Vector, share: float) -> Vector:
 
 
 class _Walk:
-    """Keeps a model within the ball around `reference`, and ends when it is far enough from `last`."""
+    """Keeps a model within the ball around `reference`, and ends when it is far enough from `last`.
 
-    def __init__(
-        self, task: Task, reference: Vector, last: Vector, radius: float, max_distance: float
-    ) -> None:
-        self._task, self._reference, self._last = task, reference, last
+    The model's parameters are looked at and moved where they lie, so a step takes no room of the model's size.
+    """
+
+    def __init__(self, reference: Vector, last: Vector, radius: float, max_distance: float) -> None:
+        self._reference, self._last = reference, last
         self._radius, self._max_distance = radius, max_distance
         self.steps = 0
         self.projections = 0
+        self.away_from_last = 0.0
 
     def after_step(self, model: nn.Module) -> bool:
         self.steps += 1
-        whole = flatten(model)
-        parameters = without_buffers(self._task, whole)
-        away = distance(parameters, self._reference)
+        tensors = travelling(model)
+        parameters = [
+            (tensors[slot.name], slice(slot.start, slot.stop)) for slot in layout(model) if not slot.is_buffer
+        ]
+
+        def distance_from(centre: Vector) -> float:
+            return math.hypot(*(distance(_numbers(tensor), centre[place]) for tensor, place in parameters))
+
+        away = distance_from(self._reference)
         if away > self._radius:
             self.projections += 1
-            scale = self._radius / away
-            parameters = in_chunks(
-                lambda here, centre: centre + scale * (here - centre), parameters, self._reference
-            )
-            load(model, with_buffers_of(self._task, parameters, whole))
-        return distance(parameters, self._last) ** 2 > self._max_distance
+            for tensor, place in parameters:
+                _pull(tensor, self._reference[place], self._radius / away)
+        self.away_from_last = distance_from(self._last)
+        return self.away_from_last**2 > self._max_distance
+
+
+def _numbers(tensor: Tensor) -> Vector:
+    """Return a tensor's numbers, flat: those in its memory where it lies in the processor's, else a copy."""
+    found: Vector = tensor.detach().cpu().reshape(-1).numpy()
+    return found
+
+
+def _pull(tensor: Tensor, centre: Vector, scale: float) -> None:
+    """Move a tensor in place to centre + scale · (tensor − centre)."""
+    numbers = _numbers(tensor)
+    for part in parts(numbers.size):
+        middle = centre[part].astype(np.float64)
+        numbers[part] = middle + scale * (numbers[part] - middle)
+    tensor.detach().copy_(torch.from_numpy(numbers).view_as(tensor))
 
 
 def _clients(problem: Problem) -> set[str]:

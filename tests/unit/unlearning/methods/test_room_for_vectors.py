@@ -12,13 +12,15 @@ import torch
 from torch import nn
 
 from tests.deletions import CLIENT
-from unlearning.local import problem_of
+from unlearning.local import answer, problem_of
 from unlearning.methods.fedmemprune import draw_again, least_moved
 from unlearning.methods.fedosd import orthogonal_step, without_component
 from unlearning.methods.method import Reply
+from unlearning.methods.pga import LAST_MODEL
 from unlearning.methods.registry import METHODS
 from unlearning.methods.unlearned_model import check_unlearned
 from unlearning.parameters import CHUNK, Slot, accumulate, distance, dot, in_chunks, norm
+from unlearning.runtime.stores import MemoryStore
 from unlearning.testing.convex import DATA, TASK, TRAINING
 from unlearning.training import initial_parameters
 
@@ -70,6 +72,25 @@ def test_a_deletion_s_arithmetic_copies_no_vector_in_float64(name: str) -> None:
     finally:
         tracemalloc.stop()
     assert most < AT_MOST.get(name, 1.5) * before.nbytes
+
+
+def test_pgas_target_keeps_one_vector_beside_the_model_that_it_trains() -> None:
+    """θ_ref. Steps look at the model, and pull it into the ball, where it lies; torch's room is not counted."""
+    method = METHODS["pga"]
+    last = initial_parameters(WIDE, 1)
+    problem = problem_of(
+        method, WIDE, [CLIENT], DATA, TRAINING, epochs=2, learning_rate=100.0, max_distance=1e9
+    )
+    asked = method.configure(problem, method.begin(problem, initial_parameters(WIDE, 0)))
+    store = MemoryStore({(LAST_MODEL, 4): {"parameters": last}})
+    tracemalloc.start()
+    try:
+        climbed = answer(method, problem, asked, DATA, {"u": store})["u"]
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert climbed.metrics["projections"] == 2
+    assert most < 1.5 * last.nbytes
 
 
 def test_lengths_are_those_of_float64_arithmetic() -> None:

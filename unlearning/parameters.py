@@ -289,7 +289,7 @@ def in_chunks(compute: Callable[..., NDArray[np.float64]], first: Vector, *other
     return found
 
 
-def accumulate(total: NDArray[np.float64], weight: float, vector: Vector) -> None:
+def accumulate(total: Vector, weight: float, vector: Vector) -> None:
     """Add `weight` · `vector` to `total` (d,), in place and in chunks."""
     for part in parts(total.size):
         total[part] += weight * vector[part].astype(np.float64)

@@ -98,8 +98,8 @@ class LocalLoss:
         device.
         """
         check_length(vector, self.dimension)
-        # np.array copies: what comes from a message is read-only, which torch warns about
-        flat = torch.from_numpy(np.array(vector)).to(self.device, self.task.dtype)
+        # a copy of what comes from a message, which is read-only: torch warns about it
+        flat = torch.from_numpy(np.require(vector, requirements=("C", "W"))).to(self.device, self.task.dtype)
         return tuple(
             flat[place].reshape(parameter.shape)
             for parameter, place in zip(self.trainable, self.places, strict=True)

@@ -24,7 +24,7 @@ from unlearning.curvature.kinds import (
 )
 from unlearning.curvature.local_loss import LocalLoss, exact_kernels
 from unlearning.errors import NumericalError
-from unlearning.parameters import Vector, distance, norm
+from unlearning.parameters import Vector, accumulate, distance, norm
 from unlearning.tasks.task import Examples, Task
 
 _log = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ class CurvatureProduct:
         product = np.empty(self.dimension, dtype=self._dtype) if out is None else out
         np.copyto(product, self._sum.cpu().numpy())
         if self.damping:
-            product += self.damping * vector.astype(product.dtype, copy=False)
+            accumulate(product, self.damping, vector)
         self.num_products += 1
         self._products_with_kept += 1
         if self._products_with_kept == RECORD_AFTER:

@@ -256,12 +256,8 @@ def _bound(product: CurvatureProduct, solution: Solution, steps: int, seed: int)
     """Compute Theorem 3's bound with an estimated condition number: 2((√κ−1)/(√κ+1))^k."""
     if not steps:
         return {}
-    ends = lanczos_extremes(
-        lambda vector: product(vector.astype(solution.value.dtype)),
-        product.dimension,
-        steps=steps,
-        generator=np.random.default_rng(seed),
-    )
+    draws = np.random.default_rng(seed)
+    ends = lanczos_extremes(product, product.dimension, steps=steps, generator=draws)
     found: dict[str, Any] = relative_damping(product.damping, ends.largest - product.damping)
     if ends.smallest <= 0:
         return {**found, "bound of Theorem 3": "does not hold: the curvature is not positive definite"}

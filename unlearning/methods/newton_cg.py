@@ -60,7 +60,7 @@ from unlearning.methods.newton_cg_solve import (
     solve_of,
 )
 from unlearning.methods.updates import add_mean_update, replies_of_targets, replies_with_examples
-from unlearning.parameters import Vector, content_hash, norm
+from unlearning.parameters import Vector, accumulate, content_hash, norm
 from unlearning.requests import NOTHING
 from unlearning.secure_aggregation.addends import MOST_RATE, SecureTotal, SumTerm
 from unlearning.solvers.cg_state import cg_advance, cg_begin, cg_direction, cg_precondition, cg_restart
@@ -132,8 +132,14 @@ class NewtonCg(Method[NewtonCgParameters]):
         if instruction.operation == PRODUCT:
             return Reply(vector=product(direction), num_examples=len(examples))
         shift = own.damping + instruction.training.weight_decay
+
+        def shifted(vector: Vector) -> Vector:
+            found = product(vector)
+            accumulate(found, shift, vector)
+            return found
+
         solution = conjugate_gradient(
-            lambda vector: product(vector) + (shift * vector).astype(vector.dtype, copy=False),
+            shifted,
             direction,
             max_iterations=own.local_iterations,
             tolerance=1e-6,

@@ -12,7 +12,7 @@ import numpy as np
 import scipy  # its parts are imported at their first use
 
 from unlearning.errors import NumericalError
-from unlearning.parameters import norm
+from unlearning.parameters import Vector, accumulate, dot, norm
 from unlearning.solvers.solution import Product
 
 
@@ -33,8 +33,9 @@ def lanczos_extremes(
 ) -> Extremes:
     """Return the ends of the spectrum of A from at most `steps` products, started at a random vector.
 
-    20 steps find an isolated smallest eigenvalue to about three digits, the end of a cluster later. Holds
-    `steps` vectors (d,) in float64. Exact, up to rounding, from `dimension` steps on.
+    20 steps find an isolated smallest eigenvalue to about three digits, the end of a cluster later. Exact, up to
+    rounding, from `dimension` steps on. Holds `steps` vectors (d,) in the products' dtype, and two more; lengths and
+    inner products are summed in float64.
 
     Raises:
         NumericalError: `dimension` or `steps` is below 1, or a product is not finite.
@@ -44,30 +45,34 @@ def lanczos_extremes(
             f"Lanczos needs a dimension and steps of 1 or more, got {dimension} and {steps}."
         )
     steps = min(steps, dimension)
-    basis = np.empty((steps, dimension))
-    direction = generator.standard_normal(dimension)
+    direction: Vector = generator.standard_normal(dimension)
+    direction /= norm(direction)
+    basis: list[Vector] = []
     diagonal: list[float] = []
     off_diagonal: list[float] = []
     scale = 0.0
-    for step in range(steps):
-        basis[step] = direction / norm(direction)
-        image = np.asarray(product(basis[step]), dtype=np.float64)
+    while True:
+        image = np.array(product(direction))
         if not np.isfinite(image).all():
             raise NumericalError(
                 "A product in the Lanczos iteration is not finite. Check the model's values."
             )
+        if not basis:
+            direction = direction.astype(image.dtype)
+        basis.append(direction)
         scale = max(scale, norm(image))
-        diagonal.append(float(basis[step] @ image))
-        known = basis[: step + 1]
+        diagonal.append(dot(direction, image))
+        if len(basis) == steps:
+            break
         # Twice, since one pass leaves rounding of the size of what it removes (Parlett, 6.9).
-        direction = image - known.T @ (known @ image)
-        direction -= known.T @ (known @ direction)
-        length = norm(direction)
+        for known in (*basis, *basis):
+            accumulate(image, -dot(known, image), known)
+        length = norm(image)
         # An invariant subspace: a random start meets every distinct eigenvalue, so nothing is missing.
         if length <= dimension * np.finfo(float).eps * scale:
             break
         off_diagonal.append(length)
-    eigenvalues = scipy.linalg.eigvalsh_tridiagonal(
-        np.array(diagonal), np.array(off_diagonal[: len(diagonal) - 1])
-    )
+        image /= length
+        direction = image
+    eigenvalues = scipy.linalg.eigvalsh_tridiagonal(np.array(diagonal), np.array(off_diagonal))
     return Extremes(float(eigenvalues[0]), float(eigenvalues[-1]))

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from sqlalchemy.engine import make_url
-
 from server.certificate.document import Certificate, CertifiedRequest, Position, exact_numbers
 from server.certificate.file_checks import Check
 from server.ledger import Event, Ledger
+from server.ledger.database import checked_url
 from server.ledger.records import GROUND_BEFORE
 from server.ledger.texts import TEXTS, Kind
 from server.service.calls import LedgerCheck
@@ -60,8 +59,9 @@ def open_ledger(url: str) -> Ledger:
         ConfigurationError: it is no URL of a ledger, or there is none.
         LedgerUnavailable: it cannot be opened.
     """
-    if url.startswith("sqlite:"):
-        path = make_url(url).database or ""
+    place = checked_url(url)
+    if place.get_backend_name() == "sqlite":
+        path = place.database or ""
         if not Path(path).is_file():
             raise ConfigurationError(
                 [f"--ledger: there is no file {path!r}. Give sqlite:////path/to/ledger.db."]

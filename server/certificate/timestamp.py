@@ -61,8 +61,8 @@ def stamp(certificate: Path, authority: TimestampAuthority, output: Path | None 
         CertificateError: the file cannot be read, or the authority does not answer as it should.
         OSError: it cannot be written.
     """
-    path = output or certificate.with_suffix(SUFFIX)
     content = read_file(certificate)
+    path = output or certificate.with_suffix(SUFFIX)
     write_atomically(path, fetch_timestamp(content, authority.url, authority.certificate))
     return path
 

@@ -47,7 +47,7 @@ class Database:
     """An open ledger database; safe to use from several threads."""
 
     def __init__(self, url: str) -> None:
-        self._url = _checked_url(url)
+        self._url = checked_url(url)
         self._engine = _create_engine(self._url)
         # SQLite has waiting writers sleep up to 100 ms between two looks; threads queue here instead.
         self._turn = threading.Lock()
@@ -214,7 +214,12 @@ def _revisions() -> tuple[str, ...]:
     return tuple(one.revision for one in ScriptDirectory.from_config(_alembic()).walk_revisions())
 
 
-def _checked_url(text: str) -> sa.URL:
+def checked_url(text: str) -> sa.URL:
+    """Return where a ledger is.
+
+    Raises:
+        ConfigurationError: it is no URL of a database that a ledger can be in.
+    """
     try:
         url = sa.make_url(text)
     except (ArgumentError, ValueError):

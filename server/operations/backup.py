@@ -21,6 +21,7 @@ import sqlalchemy as sa
 
 from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger
+from server.ledger.database import checked_url
 from server.state_directory.files import CHECKPOINTS, LAST_BACKUP, REPLACED, RESTORING, refuse_half_restored
 from server.state_directory.ledger_address import LEDGER_FILE
 from unlearning.errors import BackupError, UpdateRefused
@@ -97,6 +98,7 @@ def absolute(directory: Path, state_dir: Path, ledger_url: str) -> tuple[Path, P
 
     Raises:
         BackupError: the backup would be inside of what it saves.
+        ConfigurationError: the ledger's is no URL of one.
     """
     directory, state_dir = directory.expanduser().resolve(), state_dir.expanduser().resolve()
     if directory.is_relative_to(state_dir):
@@ -105,7 +107,7 @@ def absolute(directory: Path, state_dir: Path, ledger_url: str) -> tuple[Path, P
             "Use a directory elsewhere, best on another disk.",
             code="inside-state",
         )
-    url = sa.make_url(ledger_url)
+    url = checked_url(ledger_url)
     if url.get_backend_name() == "sqlite":
         database = Path(url.database or "").expanduser()
         url = url.set(database=str(database.parent.resolve() / database.name))

@@ -18,6 +18,7 @@ from server.state_directory.files import EARLIER, REPORTS
 from unlearning.errors import ConfigurationError
 from unlearning.requests import DeletionRequest, Status
 
+MOST_MONTHS = 1_200
 _ENDED = (Status.COMPLETED, Status.CANCELLED, Status.REFUSED, Status.REPLACED)
 _FILES = ("report.json", "report.html")  # in this order: where there is a report.json, there is a page
 
@@ -27,7 +28,7 @@ class Retention:
     """Retention.
 
     Raises:
-        ConfigurationError: a number is below 0.
+        ConfigurationError: a number is below 0 or above 1,200.
     """
 
     report_months: Annotated[
@@ -40,7 +41,9 @@ class Retention:
     def __post_init__(self) -> None:
         given = {"report-months": self.report_months, "text-months": self.text_months}
         if wrong := [
-            f"{name}: give 0 or more, got {months}." for name, months in given.items() if months < 0
+            f"{name}: give 0 to {MOST_MONTHS:,}, got {months}."
+            for name, months in given.items()
+            if not 0 <= months <= MOST_MONTHS
         ]:
             raise ConfigurationError(wrong)
 

@@ -25,7 +25,7 @@ from server.service.calls import Role
 from unlearning.errors import ConfigurationError
 from unlearning.one_line import as_line
 from unlearning.requests import is_id
-from unlearning.runtime.durable_files import OTHERS, file_lock, write_atomically
+from unlearning.runtime.durable_files import OTHERS, file_lock, neighbour, write_atomically
 from unlearning.runtime.json_codec import from_plain, to_plain
 
 _log = getLogger(__name__)
@@ -128,7 +128,7 @@ def _tokens_of(tokens: tuple[Token, ...], name: str, role: Role) -> tuple[Token,
 
 
 def _lock(path: Path) -> AbstractContextManager[None]:
-    return file_lock(path.with_name(f".{path.name}.lock"))
+    return file_lock(neighbour(path, f".{path.name}.lock"))
 
 
 def read_tokens(path: Path) -> tuple[Token, ...]:

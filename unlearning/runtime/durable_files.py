@@ -5,6 +5,7 @@ with mode 600 and directories with mode 700: they hold models, names and what wa
 the owner of the directory that it is in, so that a command that root runs leaves nothing that a service cannot read.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -124,7 +125,18 @@ def _make_durable(file: IO[bytes]) -> None:
 
 def partial_of(path: Path) -> Path:
     """Return where the content of `path` is while this process has not written all of it."""
-    return path.with_name(f".{path.name}.{os.getpid()}")
+    return neighbour(path, f".{path.name}.{os.getpid()}")
+
+
+def neighbour(path: Path, name: str) -> Path:
+    """Return the file `name` beside a file.
+
+    Raises:
+        IsADirectoryError: `path` has no name of its own, as `/` and an empty one.
+    """
+    if not path.name:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    return path.with_name(name)
 
 
 def erase_partials(directory: Path) -> list[Path]:

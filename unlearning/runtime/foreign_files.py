@@ -26,7 +26,10 @@ def open_plain(path: Path) -> BufferedReader:
     Raises:
         OSError: it is not there, is a link or behind one, no plain file, or cannot be read.
     """
-    root, *folders, name = path.absolute().parts
+    root, *folders = path.absolute().parts
+    if not folders:
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    name = folders.pop()
     try:
         folder = os.open(root, _FOLDER)
         try:

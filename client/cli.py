@@ -15,6 +15,7 @@ from strategies.installation import CONFIG_DIR, STATE_ROOT, UNITS_DIR, Host
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import Particulars
 from unlearning.requests import Granularity, Target, parse_sample_ids
+from unlearning.runtime.durable_files import durable_file
 from unlearning.runtime.json_codec import to_plain
 
 OWNER, HOST = "Requests and data (data owner)", "This site's host (operator)"
@@ -107,7 +108,8 @@ def layers(state_dir: StateDir, output: Annotated[Path, typer.Option(help="For t
     values = newest_values(DirectoryMemory(state_dir))
     if not values:
         raise InvalidRequest(f"{state_dir} has no values: no local_layers, or no training since a deletion.")
-    torch.save({name: torch.tensor(one) for name, one in values.items()}, output)
+    with durable_file(output) as file:
+        torch.save({name: torch.tensor(one) for name, one in values.items()}, file)
     show_lines((f"{output}: {', '.join(values)}",), data={"path": str(output), "layers": sorted(values)})
 
 

@@ -6,13 +6,15 @@ import sys
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flower_unlearning_names import PACKAGES
 from strategies.command_line import show_lines
 from unlearning.errors import ConfigurationError
+from unlearning.runtime.durable_files import durable_file
+from unlearning.runtime.json_codec import from_plain
 
 if TYPE_CHECKING:
     from strategies.settings.task_source import TaskSource
@@ -90,13 +92,14 @@ def model_command(
                 f"--state-dir: {state_dir} holds no federation. Name the directory that the run's state-dir names."
             ]
         )
-    values = json.loads(path.read_text(encoding="utf-8"))
+    values = _settings(path)
     made_by, table = str(values.pop(MADE_BY, "")), str(values.pop(TABLE, ""))
     task = _source_of(made_by, table, app).prepared(values)
     before = state.deletion.before if state.deletion is not None else None
     parameters = state.parameters if before is None else before.parameters
     model = model_with(task, parameters)
-    torch.save(state_to_save(model), output)
+    with durable_file(output) as file:
+        torch.save(state_to_save(model), file)
     note = (
         "" if before is None else " (a deletion is recovering and not committed: this is the model before it)"
     )
@@ -107,11 +110,25 @@ def model_command(
     )
 
 
+def _settings(path: Path) -> dict[str, Any]:
+    """Return the settings of the federation's last run.
+
+    Raises:
+        ConfigurationError: the file does not hold them.
+    """
+    try:
+        return from_plain(dict[str, Any], json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, RecursionError) as exc:
+        raise ConfigurationError(
+            [f"--state-dir: {path} holds no settings ({exc}). A new run of the federation writes it again."]
+        ) from exc
+
+
 def _source_of(made_by: str, table: str, app: Path) -> "TaskSource":
     """Return what made the task of a federation: the function `made_by` of an app in `app`, or the built-in tasks.
 
     Raises:
-        ConfigurationError: the app is not there.
+        ConfigurationError: the app is not there, or its module does not run.
     """
     from strategies import built_in
     from strategies.settings.task_source import TaskSource
@@ -122,10 +139,10 @@ def _source_of(made_by: str, table: str, app: Path) -> "TaskSource":
     sys.path.insert(0, str(app.resolve()))
     try:
         function = getattr(import_module(module), name)
-    except (ImportError, AttributeError) as exc:
+    except Exception as exc:
         raise ConfigurationError(
             [
-                f"--app: the model is made by {made_by}, which cannot be imported from {app.resolve()} ({exc}). Name "
+                f"--app: the model is made by {made_by}, which cannot be imported from {app.resolve()} ({exc!r}). Name "
                 "the directory of the app, which holds its pyproject.toml."
             ]
         ) from exc

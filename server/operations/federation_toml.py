@@ -111,7 +111,7 @@ def read_federation_file(path: Path) -> FederationFile:
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
+    except (OSError, ValueError, RecursionError) as exc:
         raise ConfigurationError(
             [f"{path} cannot be read: {exc}. `flower-unlearn setup server` makes one."]
         ) from exc

@@ -237,7 +237,7 @@ def _app_name(app_dir: Path) -> str:
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
         return f"{settings['tool']['flwr']['app']['publisher']}/{settings['project']['name']}"
-    except (OSError, tomllib.TOMLDecodeError, KeyError) as exc:
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as exc:
         raise DeploymentError(
             f"{path} is not a Flower app's: it must give [project] name and [tool.flwr.app] publisher "
             f"({exc!r}).",

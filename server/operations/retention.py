@@ -18,7 +18,7 @@ from server.state_directory.files import EARLIER, REPORTS
 from unlearning.errors import ConfigurationError
 from unlearning.requests import DeletionRequest, Status
 
-MOST_MONTHS = 1_200
+MOST_MONTHS = 12_000
 _ENDED = (Status.COMPLETED, Status.CANCELLED, Status.REFUSED, Status.REPLACED)
 _FILES = ("report.json", "report.html")  # in this order: where there is a report.json, there is a page
 
@@ -28,7 +28,7 @@ class Retention:
     """Retention.
 
     Raises:
-        ConfigurationError: a number is below 0 or above 1,200.
+        ConfigurationError: a number is below 0 or above 12,000.
     """
 
     report_months: Annotated[

@@ -140,3 +140,22 @@ def test_data_beyond_the_feature_norm_keeps_the_peer_from_starting(tmp_path: Pat
     small = values(tmp_path, limits={"feature-norm": 1.1})
     with pytest.raises(DataError):
         make_peer(validate_config(small))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("peer.yaml", "started: 2026-13-45"),
+        ("peer.yaml", "{a: " * 3000),
+        ("peer.toml", "a = " + "[" * 3000),
+        ("peer.toml", "a = " + "9" * 5000),
+        ("peer.yaml", "\0"),
+    ],
+)
+def test_a_file_that_no_reader_takes_is_refused_with_its_name(tmp_path: Path, name: str, text: str) -> None:
+    """Readers raise more than their own errors: of dates that are none, of depth, of numbers of 5,000 digits."""
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        read_config(path)
+    assert name in str(caught.value)

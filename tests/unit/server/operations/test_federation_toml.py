@@ -69,6 +69,8 @@ def test_settings_of_an_own_app_lie_in_a_table(tmp_path):
         ('certificate-key = "key.pem"\n', "certificate-key: give the whole path"),
         ('[run]\nstate-dir = "/elsewhere"\n', "run.state-dir belongs above the tables"),
         ("[run\n", "cannot be read"),
+        ("name = " + "[" * 3000, "cannot be read"),
+        ("name = " + "9" * 5000, "cannot be read"),
         ("[run]\nrounds = [1]\n", "run.rounds: give true or false"),  # a list has no spelling for Flower
     ],
 )

@@ -132,7 +132,7 @@ class DirectoryMemory:
             return nothing
         try:
             return parse(path.read_text(encoding="utf-8"))
-        except (ValueError, AttributeError, TypeError) as exc:
+        except (ValueError, AttributeError, TypeError, RecursionError) as exc:
             raise CheckpointError(
                 f"{path} is damaged ({exc}). Restore it from a backup; this client does not train until then."
             ) from exc

@@ -27,7 +27,7 @@ from client.peer.signatures import Seals
 from unlearning.decentralised.dpsgd import example_scale
 from unlearning.decentralised.graphs import Graph
 from unlearning.decentralised.mixing import check_mixing, metropolis_weights
-from unlearning.errors import AlreadyForgotten, SessionError
+from unlearning.errors import AlreadyForgotten, ConflictingRequest, SessionError
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Forget, Granularity, Target
 
@@ -127,9 +127,14 @@ class Peer:
         Raises:
             InvalidRequest: sample ids that this peer does not have.
             AlreadyForgotten: everything at this peer is forgotten.
+            ConflictingRequest: the key is that of a request for something else.
         """
         request_id = f"{self.name}-{key}"
         if self.record.has(Kind.REQUEST, self.name, request_id):
+            if self.target(request_id) != target.forget:
+                raise ConflictingRequest(
+                    f"The key {key!r} is that of a request for something else. Use another one."
+                )
             return request_id
         if self.forget_set().everything:
             raise AlreadyForgotten(f"Everything of peer {self.name!r} is forgotten already.")

@@ -60,7 +60,7 @@ def parse_parameter(text: str) -> tuple[str, Any]:
         raise InvalidRequest(f"--parameter takes NAME=VALUE, got {text!r}.")
     try:
         return name, json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return name, value  # a bare word
 
 

@@ -152,7 +152,7 @@ def read_parameters(text: str) -> dict[str, Any]:
             raise InvalidRequest(f"A parameter is NAME=VALUE, one per line; got {line[:80]!r}.")
         try:
             found[name] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             found[name] = value
     return found
 

@@ -28,7 +28,7 @@ from unlearning.curvature.gradients import gradient
 from unlearning.decentralised.calibration import NoiseSettings
 from unlearning.decentralised.corrections import CorrectionSettings, PeerCurvature
 from unlearning.decentralised.graphs import complete
-from unlearning.errors import AlreadyForgotten
+from unlearning.errors import AlreadyForgotten, ConflictingRequest
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
 from unlearning.tasks.task import join
@@ -172,6 +172,16 @@ def test_a_peer_that_has_left_takes_no_further_request() -> None:
     forget(network, "1", client("1"), "first")
     with pytest.raises(AlreadyForgotten):
         network.peers["1"].file(samples("1", "5"), "second")
+
+
+def test_a_key_is_one_requests_alone() -> None:
+    """Filed again it is the same request; for something else it is refused, instead of being taken for that one."""
+    network = trained_network(FOUR)
+    peer = network.peers["1"]
+    assert peer.file(samples("1", "5"), "key") == peer.file(samples("1", "5"), "key")
+    with pytest.raises(ConflictingRequest):
+        peer.file(samples("1", "6"), "key")
+    assert peer.forget_set().sample_ids == {"5"}
 
 
 def test_a_client_deletion_waits_for_a_peer_that_is_down() -> None:

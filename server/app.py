@@ -346,20 +346,10 @@ def _profile(run: AppRun, task: Task) -> FederationProfile:
     """Return what the federation is; operations are counted on the server's test examples, and 0 without any."""
     settings, examples, own = run.settings, run.test, run.aggregation
     few = examples.select(np.arange(min(2, len(examples)))) if examples else None
-    aggregation = "" if own is None or own.is_fedavg else own.name
-    if settings.is_private:
-        aggregation = "FedAvg with differential privacy"
-    return FederationProfile.of(
+    return settings.profile(
         task,
-        name=settings.federation,
-        local_epochs=settings.epochs,
-        recovery_max_rounds=settings.recovery_max_rounds,
-        aggregation=aggregation,
-        adds_noise=settings.privacy != "none" or (own is not None and own.adds_noise),
-        private_training="" if settings.privacy == "none" else settings.privacy,
-        secure_aggregation=settings.secure_aggregation,
-        wire_dtype=settings.rounded_to,
-        keeps_optimizer=settings.keep_optimizer,
+        aggregation="" if own is None or own.is_fedavg else own.name,
+        adds_noise=own is not None and own.adds_noise,
         flops_per_example=training_flops(task, few) if few else 0.0,
         input_dimensions=_dimensions(few) if few else 0,
         couples_examples=examples is not None and couples_examples(task, examples),

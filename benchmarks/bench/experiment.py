@@ -255,14 +255,8 @@ class Experiment(Strict):
 
     def _profile(self, values: Mapping[str, Any]) -> FederationProfile:
         run, prepared = self.source.read(values).run, preparations(str(values["prepare"]))
-        return FederationProfile.of(
-            replace(self.source.prepared(values), load_pretrained=None),  # which may have to be downloaded
-            prepare=run.prepare,
-            prepared_since=dict.fromkeys(prepared, 0),
-            private_training="" if run.privacy == "none" else run.privacy,
-            secure_aggregation=run.secure_aggregation,
-            keeps_optimizer=run.keep_optimizer,
-        )
+        task = replace(self.source.prepared(values), load_pretrained=None)  # which may have to be downloaded
+        return run.profile(task, prepare=run.prepare, prepared_since=dict.fromkeys(prepared, 0))
 
     def _problems_of_published(self) -> Iterable[str]:
         names = {ORIGINAL, RETRAIN, *(contender.name for contender in self.methods)}

@@ -25,7 +25,7 @@ from strategies.settings.groups import (
 from strategies.tls_files import is_loopback
 from strategies.update_limits import CountLimits, Limits
 from unlearning.errors import ConfigurationError, describe_wrong_value
-from unlearning.methods.eligibility import unfit_preparations
+from unlearning.methods.eligibility import FederationProfile, unfit_preparations
 from unlearning.methods.method import Need
 from unlearning.methods.preparation import Preparation, task_prepared
 from unlearning.methods.registry import method_named, preparations
@@ -275,6 +275,27 @@ class RunSettings(
     def task(self) -> TaskSettings:
         """Return the part that says which of the built-in tasks is learnt."""
         return self._part(TaskSettings)
+
+    def profile(
+        self, task: Task, *, aggregation: str = "", adds_noise: bool = False, **known: Any
+    ) -> FederationProfile:
+        """Return what a federation with these settings is that learns `task`.
+
+        aggregation, adds_noise: those of a strategy of the user's own. known: whatever else is known.
+        """
+        return FederationProfile.of(
+            task,
+            name=self.federation,
+            local_epochs=self.epochs,
+            recovery_max_rounds=self.recovery_max_rounds,
+            aggregation="FedAvg with differential privacy" if self.is_private else aggregation,
+            adds_noise=adds_noise or self.privacy != "none",
+            private_training="" if self.privacy == "none" else self.privacy,
+            secure_aggregation=self.secure_aggregation,
+            wire_dtype=self.rounded_to,
+            keeps_optimizer=self.keep_optimizer,
+            **known,
+        )
 
     def preparing(self, need: Need) -> list[str]:
         """Return the titles of the methods that `prepare` switches on and that have a need."""

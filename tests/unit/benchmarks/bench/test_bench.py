@@ -58,6 +58,10 @@ published:
   - {source: "A paper, Table 1", columns: [test], rows: {puf-special: ["99.9"]}, settings: [clean]}
 """
 
+PRIVATE = TINY.replace(", {method: federaser, prepare: federaser}", "").replace(
+    "recovery", "privacy: client, privacy-noise-multiplier: 1, fraction: 0.5, recovery"
+)
+
 
 @pytest.mark.parametrize("name", sorted(shipped_experiments()))
 def test_every_shipped_experiment_is_in_order(name):
@@ -92,6 +96,8 @@ def test_every_shipped_experiment_is_in_order(name):
         (TINY, "prepare: federaser", "prepare: 'federaser; pga every=2'", "Options of pga: none"),
         (TINY, "natural", "{method: pga, prepare: 'pga; federaser every=3'}", "cannot share one training"),
         (TINY, "natural", "dp-covered", "run, dp-covered: Covered by private training needs rounds"),
+        (PRIVATE, "natural, ", "", "run, puf-special: PUF-Special .* without the noise"),
+        (PRIVATE, "puf-special", "mode", "run, mode: MoDe puts what clients answer"),
         (SEVERAL, "[puf-special]", "[{method: exact-ridge, prepare: exact-ridge}]", "poisoned, exact-ridge"),
         (SEVERAL, 'name: one client, clients: ["0"]', "name: a class, class: 10", "no class 10"),
     ],

@@ -90,7 +90,7 @@ def largest_ratio(*, epsilon: float, delta: float) -> float:
         upper *= 2
     return float(
         scipy.optimize.brentq(
-            lambda ratio: _delta(epsilon, ratio) - delta, lower, upper, xtol=1e-15, rtol=1e-13
+            lambda ratio: _delta(epsilon, ratio) - delta, lower, upper, xtol=1e-15 * lower, rtol=1e-13
         )
     )
 

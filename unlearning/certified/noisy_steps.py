@@ -80,10 +80,11 @@ class NoisySteps:
         if not self.clips_models:
             return gaussian_delta(epsilon=epsilon, sigma=sigma, sensitivity=self.reach)
         found = 1.0
+        odds = epsilon + math.log(-math.expm1(-epsilon)) if epsilon > 0 else -math.inf  # ln(e^ε − 1)
         for _ in range(max(self.steps, 1)):
             if found == 0.0:
                 break
-            amplified = math.log1p(math.expm1(epsilon) / found)
+            amplified = float(np.logaddexp(0.0, odds - math.log(found)))
             found *= gaussian_delta(epsilon=amplified, sigma=sigma, sensitivity=2 * self.radius)
         return found
 
@@ -97,9 +98,16 @@ class NoisySteps:
         if not self.clips_models:
             return self.reach / one_step
         enough = 2 * self.radius / one_step  # as if the last step were the only one
-        found = scipy.optimize.brentq(
-            lambda share: self.delta(epsilon=epsilon, sigma=share * enough) - delta, 1e-3, 1.0, xtol=1e-9
-        )
+
+        def excess(share: float) -> float:
+            return self.delta(epsilon=epsilon, sigma=share * enough) - delta
+
+        little = 1.0
+        while excess(little) < 0:
+            little /= 2
+        if little == 1.0:  # it is the only one
+            return enough
+        found = scipy.optimize.brentq(excess, little, 2 * little, xtol=1e-9 * little)
         return float(enough * min(1.0, found * (1 + 1e-6)))
 
 

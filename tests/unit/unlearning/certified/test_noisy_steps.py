@@ -77,6 +77,19 @@ def test_the_least_noise_meets_the_guarantee(of: NoisySteps):
     assert of.delta(epsilon=1.0, sigma=0.99 * sigma) > 1e-5
 
 
+@pytest.mark.parametrize("steps", [0, 1, 2, 1000])
+@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.0999])
+@pytest.mark.parametrize("epsilon", [1e-9, 1e-3, 1.0, 4.559017422312518, 100.0])
+@pytest.mark.parametrize("clips_models", [False, True])
+def test_every_budget_has_its_least_noise(steps: int, delta: float, epsilon: float, clips_models: bool):
+    """The search finds it whatever it is beside that of one step: all of it, or a ten-thousand-millionth."""
+    of = NoisySteps(radius=2.0, update_radius=5.0, contraction=0.5, steps=steps, clips_models=clips_models)
+    sigma = of.sigma(epsilon=epsilon, delta=delta)
+    # δ is a difference of two probabilities, and so right to 1e-16
+    assert of.delta(epsilon=epsilon, sigma=sigma) <= delta * (1 + 1e-9) + 1e-16
+    assert of.delta(epsilon=epsilon, sigma=0.99 * sigma) > delta
+
+
 def test_without_steps_it_is_the_noise_of_the_whole_ball():
     """Output perturbation: σ of 7.5, 2.8 and 1.2 times the radius for ε of 1, 3 and 8, as `gaussian_delta` has it."""
     of = NoisySteps(radius=2.0, update_radius=5.0, contraction=0.5, steps=0)

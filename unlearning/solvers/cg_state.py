@@ -216,6 +216,8 @@ def cg_solution(state: CgState) -> Solution:
 def _step(state: CgState, product: Vector) -> CgState:
     """Return along p by α, or the end where A is not positive definite along p."""
     p_p, p_ap = dot(state.p, state.p), dot(state.p, product)
+    if p_p < np.finfo(np.float64).tiny:  # its length is lost to underflow
+        return _end(state, Outcome.BREAKDOWN)
     curvature = p_ap / p_p
     rounding = float(np.finfo(state.p.dtype).eps) * max(map(abs, (curvature, *state.curvatures)))
     state = replace(state, curvatures=(*state.curvatures, curvature))

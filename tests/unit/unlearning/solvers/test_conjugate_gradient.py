@@ -99,6 +99,13 @@ INDEFINITE = np.diag([4.0, 3.0, -1.0])
 TILTED = np.array([4.0, 2.0, 1.0])
 
 
+def test_a_direction_whose_square_underflows_is_a_breakdown_at_the_last_iterate() -> None:
+    """A small residual under a large damping, preconditioned; nothing may be divided by its length."""
+    solution = solve(np.eye(3), np.full(3, 1e-100), tolerance=0.0, preconditioner=lambda r: 1e-100 * r)
+    assert solution.outcome is Outcome.BREAKDOWN
+    np.testing.assert_array_equal(solution.value, np.zeros(3))
+
+
 def test_negative_curvature_stops_at_the_last_good_iterate() -> None:
     """The value is that after the steps before; the event is recorded where it happened."""
     stopped = solve(INDEFINITE, TILTED)

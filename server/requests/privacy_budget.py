@@ -108,10 +108,9 @@ def refuse_if_spent(
     before = Account(releases=tuple(earlier), delta=budget.delta).spent_epsilon
     used = "an earlier deletion had no noise that could be counted"
     if before is not None:
-        used = (
-            f"{before:.4g} is used up by {len(earlier)} deletion(s), with this one it would be "
-            f"{account.spent_epsilon:.4g}"
-        )
+        after = account.spent_epsilon
+        reached = "have no bound" if after is None else f"be {after:.4g}"
+        used = f"{before:.4g} is used up by {len(earlier)} deletion(s), with this one it would {reached}"
     raise MethodFailed(
         f"The deletion would exceed the federation's budget of epsilon = {budget.epsilon:g} at delta = "
         f"{budget.delta:g}: {used} (sensitivity {release.sensitivity.value:.4g}, noise {release.sigma:.4g}). "

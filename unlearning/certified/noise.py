@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from unlearning.errors import ConfigurationError
 from unlearning.parameters import Vector
 
+_ROOT_2 = math.sqrt(2)
+
 
 class Mechanism(StrEnum):
     """How σ is calibrated: exactly, or by the classical formula that holds for ε < 1 only."""
@@ -43,7 +45,7 @@ def gaussian_delta(*, epsilon: float, sigma: float, sensitivity: float) -> float
 
 def gaussian_epsilon(*, delta: float, sigma: float, sensitivity: float) -> float:
     """Return the least ε ≥ 0 for which noise σ on a difference of Δ is (ε, δ)-indistinguishable; inf without
-    noise.
+    noise, or with so little that ε is no float64.
 
     Raises:
         ConfigurationError: δ is not between 0 and 1, or σ or Δ is negative or not finite.
@@ -59,8 +61,12 @@ def gaussian_epsilon(*, delta: float, sigma: float, sensitivity: float) -> float
     upper = 1.0
     while _delta(upper, ratio) > delta:
         upper *= 2
+    if math.isinf(upper):
+        return math.inf
     return float(
-        scipy.optimize.brentq(lambda epsilon: _delta(epsilon, ratio) - delta, 0.0, upper, xtol=1e-12)
+        scipy.optimize.brentq(
+            lambda epsilon: _delta(epsilon, ratio) - delta, 0.0, upper, xtol=1e-12, maxiter=2_000
+        )
     )
 
 
@@ -88,9 +94,15 @@ def largest_ratio(*, epsilon: float, delta: float) -> float:
         lower /= 2
     while _delta(epsilon, upper) < delta:
         upper *= 2
+    tolerance = max(1e-15 * lower, 5e-324)
     return float(
         scipy.optimize.brentq(
-            lambda ratio: _delta(epsilon, ratio) - delta, lower, upper, xtol=1e-15 * lower, rtol=1e-13
+            lambda ratio: _delta(epsilon, ratio) - delta,
+            lower,
+            upper,
+            xtol=tolerance,
+            rtol=1e-13,
+            maxiter=2_000,
         )
     )
 
@@ -135,10 +147,15 @@ def add_noise(parameters: Vector, sigma: float, generator: Normal) -> Vector:
 
 
 def _delta(epsilon: float, ratio: float) -> float:
-    """Compute δ at `ratio` Δ/σ > 0; the second term by logarithms, since e^ε alone overflows."""
-    first = scipy.special.ndtr(ratio / 2 - epsilon / ratio)
-    second = math.exp(epsilon + scipy.special.log_ndtr(-ratio / 2 - epsilon / ratio))
-    return max(0.0, float(first) - second)
+    """Compute δ = Φ(b) − e^ε Φ(−a) at `ratio` r = Δ/σ > 0, with b = r/2 − ε/r and a = r/2 + ε/r.
+
+    a² − b² = 2ε, so e^ε Φ(−a) = e^(−b²/2) erfcx(a/√2)/2, and nothing overflows. For b < 0 Φ(b) has that factor, too.
+    """
+    below, above = (ratio / 2 - epsilon / ratio) / _ROOT_2, (ratio / 2 + epsilon / ratio) / _ROOT_2
+    factor, second = math.exp(-below * below) / 2, scipy.special.erfcx(above)
+    if below < 0:
+        return float(factor * max(0.0, scipy.special.erfcx(-below) - second))
+    return max(0.0, float(scipy.special.ndtr(below * _ROOT_2) - factor * second))
 
 
 def _not_a_budget(epsilon: float, delta: float) -> list[str]:

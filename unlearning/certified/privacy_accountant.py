@@ -235,4 +235,7 @@ class Account:
 
 
 def _epsilon(delta: float, ratio: float) -> float | None:
-    return None if math.isinf(ratio) else gaussian_epsilon(delta=delta, sigma=1.0, sensitivity=ratio)
+    if math.isinf(ratio):
+        return None
+    epsilon = gaussian_epsilon(delta=delta, sigma=1.0, sensitivity=ratio)
+    return None if math.isinf(epsilon) else epsilon

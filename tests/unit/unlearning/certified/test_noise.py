@@ -13,6 +13,7 @@ from unlearning.certified.noise import (
     classical_sigma,
     gaussian_delta,
     gaussian_epsilon,
+    largest_ratio,
 )
 from unlearning.errors import ConfigurationError
 
@@ -48,6 +49,41 @@ def test_the_stated_delta_equals_the_integral() -> None:
     """Also far from any calibration."""
     stated = gaussian_delta(epsilon=0.4, sigma=2.0, sensitivity=1.5)
     assert stated == pytest.approx(integrated_delta(0.4, 2.0, 1.5), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "ratio", "delta"),
+    [
+        (0.0, 1e-6, 3.989422804014e-7),
+        (1e-9, 1e-9, 8.331547062934e-11),
+        (0.1, 0.05, 4.461918648847e-4),
+        (1.0, 0.3, 5.488749644613e-5),
+        (1e3, 40.0, 2.536296514957e-7),
+        (1e3, 50.0, 0.9999996803265),
+        (1e5, 440.0, 1.732340774158e-13),
+    ],
+)
+def test_delta_is_that_of_arithmetic_with_eighty_digits(epsilon: float, ratio: float, delta: float) -> None:
+    """Small differences of large terms, and terms that alone are no float64."""
+    found = gaussian_delta(epsilon=epsilon, sigma=1.0, sensitivity=ratio)
+    assert found == pytest.approx(delta, rel=1e-6)
+
+
+@pytest.mark.parametrize("sigma", [1e-5, 1e-10, 1e-100, 1e-160, 1e-308, 5e-324])
+def test_hardly_any_noise_hides_hardly_anything(sigma: float) -> None:
+    """ε is (Δ/σ)²/2 there, and infinite where that is no float64; nothing overflows on the way."""
+    epsilon = gaussian_epsilon(delta=1e-5, sigma=sigma, sensitivity=1.0)
+    assert epsilon == pytest.approx((1 / sigma) * (1 / sigma) / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize("delta", [1e-300, 1e-5, 1 - 1e-12])
+@pytest.mark.parametrize("epsilon", [1e-300, 1e-15, 1e-3, 1.0, 1e5, 1e300])
+def test_every_budget_is_worth_a_ratio(epsilon: float, delta: float) -> None:
+    """And the ratio is what it was worth."""
+    ratio = largest_ratio(epsilon=epsilon, delta=delta)
+    assert 0 < ratio < math.inf
+    if 1e-5 <= epsilon <= 1e5 and delta == 1e-5:
+        assert gaussian_delta(epsilon=epsilon, sigma=1.0, sensitivity=ratio) == pytest.approx(delta, rel=1e-9)
 
 
 def test_the_classical_sigma_breaks_its_promise_above_one_and_is_refused() -> None:

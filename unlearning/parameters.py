@@ -299,8 +299,11 @@ def dot(left: Vector, right: Vector) -> float:
     """Compute ⟨left, right⟩ in float64, without a float64 copy of the whole vectors."""
     if left.dtype == right.dtype == np.float64:
         return float(np.dot(left, right))
-    chunks = parts(left.size)
-    return sum(float(np.dot(left[part].astype(float), right[part].astype(float))) for part in chunks)
+    total = 0.0
+    for part in parts(left.size):
+        one = left[part].astype(np.float64)
+        total += float(np.dot(one, one if right is left else right[part].astype(np.float64)))
+    return total
 
 
 def norm(vector: Vector) -> float:

@@ -20,16 +20,17 @@ The target's last local model must be there: this is what the preparation keeps,
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Annotated, cast
+from typing import Annotated, TypeAlias, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from unlearning.buffers import buffer_positions, with_buffers_of
+from unlearning.buffers import buffer_positions
 from unlearning.errors import DataError, MethodFailed
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
@@ -48,10 +49,11 @@ from unlearning.methods.method import (
 from unlearning.methods.preparation import LocalRound, Preparation
 from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import ask_targets, moved, replies_of_targets
-from unlearning.parameters import Vector, add_weighted, distance, in_chunks, layout, parts, travelling
+from unlearning.parameters import Vector, add_weighted, in_chunks, layout, parts, travelling
 from unlearning.requests import Granularity
 from unlearning.runtime.stores import keep_newest, newest
-from unlearning.training import Trained, train, untrained_parameters
+from unlearning.tasks.task import Task
+from unlearning.training import Trained, train, untrained_model
 from unlearning.verification.difference.holders import TargetSends
 
 LAST_MODEL = "last-model"
@@ -157,18 +159,15 @@ class Pga(Method[PgaParameters]):
         if len(site.own) == 0:
             return Reply(vector=np.zeros_like(instruction.model), num_examples=0)
         _, arrays = kept
-        task, model, last = site.task, instruction.model, cast(Vector, arrays["parameters"])
-        reference = reference_model(model, last, float(instruction.values["share"]))
-        buffers = buffer_positions(task)
-        reference[buffers] = model[buffers]
-        seed = int(instruction.values["seed"])
-        inits = (
-            with_buffers_of(task, untrained_parameters(task, seed + number), reference)
-            for number in range(RANDOM_MODELS)
+        model, last = instruction.model, cast(Vector, arrays["parameters"])
+        walk = _Walk(site.task, instruction, last)
+        trained = train(
+            site.task,
+            _start(site.task, instruction, last),  # not kept here: the walk computes it anew, in chunks
+            site.own,
+            instruction.training,
+            after_step=walk.after_step,
         )
-        radius = np.sqrt(np.mean([distance(reference, init) ** 2 / 3 for init in inits]))
-        walk = _Walk(reference, last, float(radius), float(instruction.values["max_distance"]))
-        trained = train(task, reference, site.own, instruction.training, after_step=walk.after_step)
         return Reply(
             vector=np.subtract(trained.parameters, model, out=trained.parameters),
             num_examples=trained.num_examples,
@@ -208,51 +207,78 @@ def reference_model(model: Vector, last: Vector, share: float) -> Vector:
     return in_chunks(lambda one, other: (one - share * other) / (1 - share), model, last)
 
 
-class _Walk:
-    """Keeps a model within the ball around `reference`, and ends when it is far enough from `last`.
+def _start(task: Task, instruction: Instruction, last: Vector) -> Vector:
+    """Return θ_ref with the buffers of the global model."""
+    found = reference_model(instruction.model, last, float(instruction.values["share"]))
+    buffers = buffer_positions(task)
+    found[buffers] = instruction.model[buffers]
+    return found
 
-    The model's parameters are looked at and moved where they lie, so a step takes no room of the model's size.
+
+_Centre: TypeAlias = Callable[[slice], NDArray[np.float64]]
+"""A part of a vector (d,), in float64."""
+
+
+class _Walk:
+    """Keeps a model within the ball around θ_ref of `model` and `last`, and ends when it is far enough from `last`.
+
+    It takes no room of the model's size: the trained model is looked at and moved where it lies, and θ_ref is computed
+    in chunks.
     """
 
-    def __init__(self, reference: Vector, last: Vector, radius: float, max_distance: float) -> None:
-        self._reference, self._last = reference, last
-        self._radius, self._max_distance = radius, max_distance
+    def __init__(self, task: Task, instruction: Instruction, last: Vector) -> None:
+        model, values = instruction.model, instruction.values
+        share, seed = float(values["share"]), int(values["seed"])
+        self._last: _Centre = lambda part: last[part].astype(np.float64)
+        self._reference: _Centre = lambda part: (model[part] - share * self._last(part)) / (1 - share)
+        self._max_distance = float(values["max_distance"])
+        inits = (untrained_model(task, seed + number) for number in range(RANDOM_MODELS))
+        squares = [_distance(init, self._reference) ** 2 / 3 for init in inits]
+        self._radius = math.sqrt(np.mean(squares))
         self.steps = 0
         self.projections = 0
         self.away_from_last = 0.0
 
     def after_step(self, model: nn.Module) -> bool:
         self.steps += 1
-        tensors = travelling(model)
-        parameters = [
-            (tensors[slot.name], slice(slot.start, slot.stop)) for slot in layout(model) if not slot.is_buffer
-        ]
-
-        def distance_from(centre: Vector) -> float:
-            return math.hypot(*(distance(_numbers(tensor), centre[place]) for tensor, place in parameters))
-
-        away = distance_from(self._reference)
+        away = _distance(model, self._reference)
         if away > self._radius:
             self.projections += 1
-            for tensor, place in parameters:
-                _pull(tensor, self._reference[place], self._radius / away)
-        self.away_from_last = distance_from(self._last)
+            _pull(model, self._reference, self._radius / away)
+        self.away_from_last = _distance(model, self._last)
         return self.away_from_last**2 > self._max_distance
 
 
-def _numbers(tensor: Tensor) -> Vector:
-    """Return a tensor's numbers, flat: those in its memory where it lies in the processor's, else a copy."""
-    found: Vector = tensor.detach().cpu().reshape(-1).numpy()
-    return found
+def _distance(model: nn.Module, centre: _Centre) -> float:
+    """Compute the distance of the model's parameters from a vector's."""
+    squares = 0.0
+    for _, numbers, start in _parameters(model):
+        for part in parts(numbers.size):
+            difference = numbers[part] - centre(_moved(part, start, numbers.size))
+            squares += float(difference @ difference)
+    return math.sqrt(squares)
 
 
-def _pull(tensor: Tensor, centre: Vector, scale: float) -> None:
-    """Move a tensor in place to centre + scale · (tensor − centre)."""
-    numbers = _numbers(tensor)
-    for part in parts(numbers.size):
-        middle = centre[part].astype(np.float64)
-        numbers[part] = middle + scale * (numbers[part] - middle)
-    tensor.detach().copy_(torch.from_numpy(numbers).view_as(tensor))
+def _pull(model: nn.Module, centre: _Centre, scale: float) -> None:
+    """Move the model's parameters in place to c + scale · (θ − c)."""
+    for tensor, numbers, start in _parameters(model):
+        for part in parts(numbers.size):
+            middle = centre(_moved(part, start, numbers.size))
+            numbers[part] = middle + scale * (numbers[part] - middle)
+        tensor.copy_(torch.from_numpy(numbers).view_as(tensor))
+
+
+def _parameters(model: nn.Module) -> Iterator[tuple[Tensor, Vector, int]]:
+    """Yield each tensor that is no buffer, its numbers (a copy if it is on a device) and where they begin in (d,)."""
+    tensors = travelling(model)
+    for slot in layout(model):
+        if not slot.is_buffer:
+            tensor = tensors[slot.name].detach()
+            yield tensor, tensor.cpu().reshape(-1).numpy(), slot.start
+
+
+def _moved(part: slice, by: int, size: int) -> slice:
+    return slice(by + part.start, by + min(part.stop, size))
 
 
 def _clients(problem: Problem) -> set[str]:

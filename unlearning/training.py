@@ -83,14 +83,14 @@ def initial_parameters(task: Task, seed: int) -> Vector:
     Raises:
         DataError: the pre-trained weights cannot be loaded.
     """
-    model = untrained_model(task, seed)
+    model = _untrained(task, seed)
     _load_pretrained(task, model)
     return flatten(model)
 
 
 def untrained_parameters(task: Task, seed: int) -> Vector:
     """Return random weights (d,), not pre-trained ones: a fresh head, or a point to measure distances from."""
-    return flatten(untrained_model(task, seed))
+    return flatten(_untrained(task, seed))
 
 
 def structure(task: Task) -> nn.Module:
@@ -100,10 +100,10 @@ def structure(task: Task) -> nn.Module:
     `model_with`.
     """
     made = _template(task)
-    return without_weights(untrained_model(task, seed=0) if made is None else made)
+    return without_weights(_untrained(task, seed=0) if made is None else made)
 
 
-def untrained_model(task: Task, seed: int) -> nn.Module:
+def _untrained(task: Task, seed: int) -> nn.Module:
     """Return the model as its builder makes it, with random weights; torch's global random state is left as it was.
 
     Raises:
@@ -173,7 +173,7 @@ def _template(task: Task) -> nn.Module | None:
 
 @lru_cache(maxsize=4)
 def _template_of(task: Task) -> nn.Module | None:
-    return template(untrained_model(task, seed=0))
+    return template(_untrained(task, seed=0))
 
 
 @lru_cache(maxsize=4)
@@ -202,7 +202,7 @@ def check_frozen_part(task: Task, expected: str) -> None:
 
 
 def _frozen_base(task: Task) -> nn.Module:
-    model = untrained_model(task, seed=0)
+    model = _untrained(task, seed=0)
     if has_frozen(model):
         _load_pretrained(task, model)
     return model

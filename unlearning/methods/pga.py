@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from unlearning.buffers import buffer_positions
+from unlearning.buffers import Change, buffer_positions
 from unlearning.errors import DataError, MethodFailed
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
@@ -53,7 +53,7 @@ from unlearning.parameters import Vector, add_weighted, in_chunks, layout, parts
 from unlearning.requests import Granularity
 from unlearning.runtime.stores import keep_newest, newest
 from unlearning.tasks.task import Task
-from unlearning.training import Trained, train, untrained_model
+from unlearning.training import Trained, train, untrained_parameters
 from unlearning.verification.difference.holders import TargetSends
 
 LAST_MODEL = "last-model"
@@ -215,6 +215,15 @@ def _start(task: Task, instruction: Instruction, last: Vector) -> Vector:
     return found
 
 
+def _radius(task: Task, reference: Vector, seed: int) -> float:
+    """Compute √δ."""
+
+    def square(seed: int) -> float:  # so that one random model is held at a time
+        return Change(untrained_parameters(task, seed), reference, buffer_positions(task)).norm ** 2 / 3
+
+    return math.sqrt(np.mean([square(seed + number) for number in range(RANDOM_MODELS)]))
+
+
 _Centre: TypeAlias = Callable[[slice], NDArray[np.float64]]
 """A part of a vector (d,), in float64."""
 
@@ -232,9 +241,7 @@ class _Walk:
         self._last: _Centre = lambda part: last[part].astype(np.float64)
         self._reference: _Centre = lambda part: (model[part] - share * self._last(part)) / (1 - share)
         self._max_distance = float(values["max_distance"])
-        inits = (untrained_model(task, seed + number) for number in range(RANDOM_MODELS))
-        squares = [_distance(init, self._reference) ** 2 / 3 for init in inits]
-        self._radius = math.sqrt(np.mean(squares))
+        self._radius = _radius(task, _start(task, instruction, last), seed)
         self.steps = 0
         self.projections = 0
         self.away_from_last = 0.0

@@ -318,10 +318,10 @@ def distance(one: Vector, other: Vector) -> float:
     return math.sqrt(sum(float(difference @ difference) for difference in differences))
 
 
-def parts(size: int) -> Iterator[slice]:
-    """Yield the chunks of a vector of `size` numbers, to do in the cache what would else be passes through memory."""
-    for start in range(0, size, CHUNK):
-        yield slice(start, start + CHUNK)
+def parts(stop: int, start: int = 0) -> Iterator[slice]:
+    """Yield a vector's chunks from `start` to `stop`, to do in the cache what would else be passes through memory."""
+    for begin in range(start, stop, CHUNK):
+        yield slice(begin, min(begin + CHUNK, stop))
 
 
 def check_length(vector: Vector, expected: int) -> None:

@@ -152,7 +152,6 @@ def draw_again(
     for slot in slots:
         fan_in = int(np.prod(slot.shape[1:]))
         bound = np.sqrt(6 / fan_in) if len(slot.shape) > 1 else FLAT_RANGE
-        for part in parts(slot.stop - slot.start):
-            place = slice(slot.start + part.start, min(slot.start + part.stop, slot.stop))
+        for place in parts(slot.stop, slot.start):
             fresh = generator.uniform(-bound, bound, place.stop - place.start)
             np.copyto(parameters[place], fresh, casting="same_kind", where=which[place])

@@ -163,7 +163,7 @@ class Pga(Method[PgaParameters]):
         walk = _Walk(site.task, instruction, last)
         trained = train(
             site.task,
-            _start(site.task, instruction, last),  # not kept here: the walk computes it anew, in chunks
+            _start(site.task, instruction, last),  # not kept here: the walk computes it again, in chunks
             site.own,
             instruction.training,
             after_step=walk.after_step,
@@ -260,8 +260,8 @@ def _distance(model: nn.Module, centre: _Centre) -> float:
     """Compute the distance of the model's parameters from a vector's."""
     squares = 0.0
     for _, numbers, start in _parameters(model):
-        for part in parts(numbers.size):
-            difference = numbers[part] - centre(_moved(part, start, numbers.size))
+        for chunk, place in _chunks(numbers, start):
+            difference = chunk - centre(place)
             squares += float(difference @ difference)
     return math.sqrt(squares)
 
@@ -269,9 +269,9 @@ def _distance(model: nn.Module, centre: _Centre) -> float:
 def _pull(model: nn.Module, centre: _Centre, scale: float) -> None:
     """Move the model's parameters in place to c + scale · (θ − c)."""
     for tensor, numbers, start in _parameters(model):
-        for part in parts(numbers.size):
-            middle = centre(_moved(part, start, numbers.size))
-            numbers[part] = middle + scale * (numbers[part] - middle)
+        for chunk, place in _chunks(numbers, start):
+            middle = centre(place)
+            chunk[:] = middle + scale * (chunk - middle)
         tensor.copy_(torch.from_numpy(numbers).view_as(tensor))
 
 
@@ -284,8 +284,10 @@ def _parameters(model: nn.Module) -> Iterator[tuple[Tensor, Vector, int]]:
             yield tensor, tensor.cpu().reshape(-1).numpy(), slot.start
 
 
-def _moved(part: slice, by: int, size: int) -> slice:
-    return slice(by + part.start, by + min(part.stop, size))
+def _chunks(numbers: Vector, start: int) -> Iterator[tuple[Vector, slice]]:
+    """Yield the chunks of numbers that begin at `start` in (d,), each with its place there."""
+    for place in parts(start + numbers.size, start):
+        yield numbers[place.start - start : place.stop - start], place
 
 
 def _clients(problem: Problem) -> set[str]:

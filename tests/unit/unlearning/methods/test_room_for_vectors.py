@@ -13,10 +13,10 @@ from torch import nn
 
 from tests.deletions import CLIENT
 from unlearning.local import answer, problem_of
+from unlearning.methods import pga
 from unlearning.methods.fedmemprune import draw_again, least_moved
 from unlearning.methods.fedosd import orthogonal_step, without_component
 from unlearning.methods.method import Reply
-from unlearning.methods.pga import LAST_MODEL
 from unlearning.methods.registry import METHODS
 from unlearning.methods.unlearned_model import check_unlearned
 from unlearning.parameters import CHUNK, Slot, accumulate, distance, dot, in_chunks, norm
@@ -74,23 +74,37 @@ def test_a_deletion_s_arithmetic_copies_no_vector_in_float64(name: str) -> None:
     assert most < AT_MOST.get(name, 1.5) * before.nbytes
 
 
-def test_pgas_target_keeps_one_vector_beside_the_model_that_it_trains() -> None:
-    """θ_ref. Steps look at the model, and pull it into the ball, where it lies; torch's room is not counted."""
+def test_pgas_steps_hold_no_vector_beside_the_model_that_they_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They pull it into the ball where it lies, every chunk of every tensor; torch's room is not counted."""
     method = METHODS["pga"]
-    last = initial_parameters(WIDE, 1)
+    before, last = initial_parameters(WIDE, 0), initial_parameters(WIDE, 1)
     problem = problem_of(
         method, WIDE, [CLIENT], DATA, TRAINING, epochs=2, learning_rate=100.0, max_distance=1e9
     )
-    asked = method.configure(problem, method.begin(problem, initial_parameters(WIDE, 0)))
-    store = MemoryStore({(LAST_MODEL, 4): {"parameters": last}})
+    asked = method.configure(problem, method.begin(problem, before))
+    held: list[int] = []
+    step = pga._Walk.after_step
+    monkeypatch.setattr(
+        pga._Walk,
+        "after_step",
+        lambda *given: held.append(tracemalloc.get_traced_memory()[0]) or step(*given),
+    )
+    store = MemoryStore({(pga.LAST_MODEL, 4): {"parameters": last}})
     tracemalloc.start()
     try:
         climbed = answer(method, problem, asked, DATA, {"u": store})["u"]
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert climbed.metrics["projections"] == 2
     assert most < 1.5 * last.nbytes
+    assert max(held) < 0.1 * last.nbytes
+    model = (before + climbed.vector).astype(np.float64)
+    reference = pga.reference_model(before.astype(np.float64), last, 1 / 3)
+    inits = [initial_parameters(WIDE, problem.seed + number) for number in range(pga.RANDOM_MODELS)]
+    radius = np.sqrt(np.mean([np.sum((reference - init) ** 2) / 3 for init in inits]))
+    assert climbed.metrics["projections"] == 2
+    assert np.linalg.norm(model - reference) == pytest.approx(radius, rel=1e-5)
+    assert climbed.metrics["distance"] == pytest.approx(np.sum((model - last) ** 2), rel=1e-5)
 
 
 def test_lengths_are_those_of_float64_arithmetic() -> None:

@@ -1,12 +1,11 @@
 """`flower-unlearn new` and `model`: an app of your own that can forget, and the model that comes out of it."""
 
-import json
 import re
 import sys
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +13,6 @@ from flower_unlearning_names import PACKAGES
 from strategies.command_line import show_lines
 from unlearning.errors import ConfigurationError
 from unlearning.runtime.durable_files import durable_file
-from unlearning.runtime.json_codec import from_plain
 
 if TYPE_CHECKING:
     from strategies.settings.task_source import TaskSource
@@ -79,20 +77,20 @@ def model_command(
     import torch
 
     from server.federation.checkpoints import CheckpointStore
-    from server.state_directory.files import SETTINGS_FILE
+    from server.state_directory.files import SETTINGS_FILE, read_settings
     from strategies.settings.task_source import MADE_BY, TABLE
     from unlearning.parameters import content_hash, state_to_save
     from unlearning.training import model_with
 
-    path = state_dir / SETTINGS_FILE
-    state = CheckpointStore(state_dir / "checkpoints").newest() if path.exists() else None
+    has_run = (state_dir / SETTINGS_FILE).exists()
+    state = CheckpointStore(state_dir / "checkpoints").newest() if has_run else None
     if state is None:
         raise ConfigurationError(
             [
                 f"--state-dir: {state_dir} holds no federation. Name the directory that the run's state-dir names."
             ]
         )
-    values = _settings(path)
+    values = read_settings(state_dir)
     made_by, table = str(values.pop(MADE_BY, "")), str(values.pop(TABLE, ""))
     task = _source_of(made_by, table, app).prepared(values)
     before = state.deletion.before if state.deletion is not None else None
@@ -108,20 +106,6 @@ def model_command(
         (f"{output}: {task.name} after round {state.round}, model hash {model_hash}{note}",),
         data={"path": str(output), "task": task.name, "round": state.round, "model_hash": model_hash},
     )
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    """Return the settings of the federation's last run.
-
-    Raises:
-        ConfigurationError: the file does not hold them.
-    """
-    try:
-        return from_plain(dict[str, Any], json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, RecursionError) as exc:
-        raise ConfigurationError(
-            [f"--state-dir: {path} holds no settings ({exc}). A new run of the federation writes it again."]
-        ) from exc
 
 
 def _source_of(made_by: str, table: str, app: Path) -> "TaskSource":

@@ -8,7 +8,8 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version as installed_version
@@ -22,6 +23,7 @@ from strategies.installation import program
 from strategies.settings.groups import secrets_in
 from unlearning.errors import ConfigurationError, DeploymentError
 from unlearning.runtime.durable_files import give_all_to_owner
+from unlearning.runtime.json_codec import from_plain
 
 ConfigValue = bool | int | float | str
 """What a Flower run or node configuration can hold."""
@@ -233,23 +235,36 @@ class FlowerControl:
 
 
 def _app_name(app_dir: Path) -> str:
+    with _project(app_dir) as project:
+        return f"{project['tool']['flwr']['app']['publisher']}/{project['project']['name']}"
+
+
+def app_settings(app_dir: Path) -> dict[str, Any]:
+    """Return the table of settings in an app's pyproject.toml.
+
+    Raises:
+        DeploymentError: it is no app's.
+    """
+    with _project(app_dir) as project:
+        return from_plain(dict[str, Any], project["tool"]["flwr"]["app"].get("config", {}))
+
+
+@contextmanager
+def _project(app_dir: Path) -> Iterator[dict[str, Any]]:
+    """Give an app's pyproject.toml to read from.
+
+    Raises:
+        DeploymentError: it cannot be read, or what is looked for is not there.
+    """
     path = app_dir / "pyproject.toml"
     try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8"))
-        return f"{settings['tool']['flwr']['app']['publisher']}/{settings['project']['name']}"
-    except (OSError, ValueError, RecursionError, KeyError, TypeError) as exc:
+        yield tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as exc:
         raise DeploymentError(
             f"{path} is not a Flower app's: it must give [project] name and [tool.flwr.app] publisher "
             f"({exc!r}).",
             code="no-app",
         ) from exc
-
-
-def app_settings(app_dir: Path) -> dict[str, Any]:
-    """Return the table of settings in an app's pyproject.toml."""
-    text = (app_dir / "pyproject.toml").read_text(encoding="utf-8")
-    settings: dict[str, Any] = tomllib.loads(text)["tool"]["flwr"]["app"].get("config", {})
-    return settings
 
 
 def _first_json_object(text: str) -> dict[str, Any] | None:

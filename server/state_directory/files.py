@@ -1,12 +1,15 @@
 """The server's state directory as files: what lies in it, for its owner alone, and nothing half-written."""
 
+import json
 from logging import getLogger
 from pathlib import Path
+from typing import Any
 
 from server.state_directory.ledger_address import LEDGER_FILE
-from unlearning.errors import BackupError
+from unlearning.errors import BackupError, ConfigurationError
 from unlearning.protocol import VERSION_FILE, claim_directory
 from unlearning.runtime.durable_files import close_state, erase_partials, make_private
+from unlearning.runtime.json_codec import from_plain
 
 _log = getLogger(__name__)
 
@@ -89,3 +92,19 @@ def erase_unfinished(state_dir: Path) -> None:
     for folder in FOLDERS:
         for path in erase_partials(state_dir / folder):
             _log.info("%s was left half-written by a process that died; erased.", path)
+
+
+def read_settings(state_dir: Path) -> dict[str, Any]:
+    """Return the settings of the federation's last run.
+
+    Raises:
+        OSError: there was no run, or the file cannot be read.
+        ConfigurationError: the file holds something else.
+    """
+    path = state_dir / SETTINGS_FILE
+    try:
+        return from_plain(dict[str, Any], json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, RecursionError) as exc:
+        raise ConfigurationError(
+            [f"{path} holds no settings ({exc}). A new run of the federation writes it again."]
+        ) from exc

@@ -1,16 +1,14 @@
 """Whether the newest run was started with what federation.toml says now."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from server.operations.checklist.finding import Finding, ok, problem
 from server.operations.federation_toml import FederationFile, flat, read_federation_file
 from server.operations.flower_control import ConfigValue, app_settings
 from server.operations.starting import NUM_CLIENTS, START_CLIENTS
-from server.state_directory.files import SETTINGS_FILE
-from unlearning.errors import ConfigurationError
+from server.state_directory.files import read_settings
+from unlearning.errors import ConfigurationError, DeploymentError
 
 APPLY = (
     "flwr stop RUN_ID federation; systemctl restart flower-unlearning-supervisor; flower-unlearn start. The run goes "
@@ -48,8 +46,8 @@ def unapplied(file: FederationFile) -> list[str]:
     from strategies.settings.run_config import RunSettings
 
     try:
-        kept: dict[str, Any] = dict(json.loads((file.state_dir / SETTINGS_FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        kept = read_settings(file.state_dir)
+    except (OSError, ConfigurationError):
         return []  # `check_state` and `model` say what is wrong with it
     given = {**_app_settings(file), **file.run_settings()}
     known = {name: value for name, value in given.items() if "." not in name}
@@ -68,5 +66,5 @@ def _app_settings(file: FederationFile) -> dict[str, ConfigValue]:
         return {}
     try:
         return flat(app_settings(file.app))
-    except (OSError, ValueError, KeyError) as exc:
-        raise ConfigurationError([f"app: {file.app} is no Flower app: {exc!r}."]) from exc
+    except DeploymentError as exc:
+        raise ConfigurationError([f"app: {exc}"]) from exc

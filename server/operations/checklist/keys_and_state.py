@@ -1,6 +1,5 @@
 """Keys, certificates, state directories and disks."""
 
-import json
 import shutil
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
@@ -10,8 +9,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from server.operations.checklist.finding import Finding, Installation, ok, problem, warning
-from server.state_directory.files import SETTINGS_FILE
+from server.state_directory.files import read_settings
 from strategies.installation import is_issued_by
+from unlearning.errors import ConfigurationError
 from unlearning.runtime.durable_files import open_to_others
 
 RENEW_BEFORE = timedelta(days=30)
@@ -72,7 +72,7 @@ def check_state(
         )
         return
     yield from _check_modes(directory)
-    yield from _check_settings(directory / SETTINGS_FILE)
+    yield from _check_settings(directory)
     kind = _file_system(directory, mounts)
     if kind in _NETWORK_FILE_SYSTEMS:
         yield problem(
@@ -103,11 +103,11 @@ def _check_modes(directory: Path) -> Iterator[Finding]:
         yield ok(f"{directory} and all in it are their owner's only.")
 
 
-def _check_settings(path: Path) -> Iterator[Finding]:
+def _check_settings(state_dir: Path) -> Iterator[Finding]:
     """Check that the last run, which wrote its settings down, signs its certificates."""
     try:
-        signs = bool(dict(json.loads(path.read_text(encoding="utf-8"))).get("certificate-key"))
-    except (OSError, ValueError, TypeError):
+        signs = bool(read_settings(state_dir).get("certificate-key"))
+    except (OSError, ConfigurationError):
         return  # there was no run, or `model` says what is wrong with it
     if not signs:
         yield warning(

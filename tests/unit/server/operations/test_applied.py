@@ -77,6 +77,27 @@ def test_before_the_first_run_nothing_differs(tmp_path):
     assert unapplied(read_federation_file(write(tmp_path, "rounds = 0"))) == []
 
 
+@pytest.mark.parametrize("content", ["", "3", "[3]", "{", pytest.param("[" * 3000, id="deep")])
+def test_damaged_settings_of_the_run_are_no_difference(tmp_path, content):
+    """`model` says that they are damaged; `check` and the supervisor go on."""
+    path = write(tmp_path, "")
+    (tmp_path / "settings.json").write_text(content)
+    assert unapplied(read_federation_file(path)) == []
+    assert [finding.level for finding in check_applied(path)] == [Level.OK]
+
+
+@pytest.mark.parametrize(
+    "content", ["", "tool = 3", "[tool.flwr.app]\nconfig = 3", pytest.param("x = " + "[" * 3000, id="deep")]
+)
+def test_an_app_whose_settings_cannot_be_read_is_a_wrong_setting(tmp_path, content):
+    """Whatever its pyproject.toml holds."""
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "pyproject.toml").write_text(content)
+    path = write(tmp_path, "", above=f'app = "{tmp_path / "app"}"')
+    started_with(path)
+    assert [finding.level for finding in check_applied(path)] == [Level.PROBLEM]
+
+
 def test_check_names_what_differs_and_what_to_do(tmp_path):
     """And a file that cannot be read."""
     path = write(tmp_path, "rounds = 0")

@@ -54,3 +54,12 @@ def test_a_directory_without_an_app_is_refused(tmp_path):
     """Before anything is asked of it."""
     with raises(DeploymentError, "no-app"):
         FlowerControl(tmp_path, "here")
+
+
+@pytest.mark.parametrize("config", ["config = 3", 'config = ["rounds"]'])
+def test_an_app_whose_settings_are_no_table_is_refused(tmp_path, config):
+    """Where they are looked through for secrets, before anything is submitted."""
+    app = '[project]\nname = "a"\n[tool.flwr.app]\npublisher = "b"\n'
+    (tmp_path / "pyproject.toml").write_text(app + config)
+    with raises(DeploymentError, "no-app"):
+        FlowerControl(tmp_path, "here").submit_run({})

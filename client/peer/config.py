@@ -238,12 +238,8 @@ def read_config(path: Path) -> PeerConfig:
     try:
         text = path.read_text(encoding="utf-8")
         values = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
-    except (
-        OSError,
-        ValueError,
-        RecursionError,
-        yaml.YAMLError,
-    ) as exc:  # a date that is none is a ValueError
+    # ValueError: also of a date that is none
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as exc:
         raise ConfigurationError([f"{path} cannot be read: {exc}"]) from exc
     if not isinstance(values, Mapping):
         raise ConfigurationError([f"{path} does not hold a table of settings."])

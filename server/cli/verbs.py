@@ -1,6 +1,5 @@
 """The plain commands, one for each verb of the service's table of calls; and how a request's deadline is printed."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
@@ -12,7 +11,7 @@ from strategies.command_line import show_fields, show_lines, wants_json
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import today
 from unlearning.requests import DeletionRequest, Status
-from unlearning.runtime.json_codec import to_plain
+from unlearning.runtime.json_codec import json_or_word, to_plain
 
 
 def plain_command(name: str, verb: Verb) -> Callable[..., None]:
@@ -58,10 +57,7 @@ def parse_parameter(text: str) -> tuple[str, Any]:
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise InvalidRequest(f"--parameter takes NAME=VALUE, got {text!r}.")
-    try:
-        return name, json.loads(value)
-    except (ValueError, RecursionError):
-        return name, value  # a bare word
+    return name, json_or_word(value)
 
 
 def _option(value: Value) -> tuple[Any, Any]:

@@ -3,7 +3,6 @@
 What was typed is kept here between the steps, in memory only: no id of a sample is in an address or on a disk.
 """
 
-import json
 import secrets
 import threading
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from server.service.access import Caller
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import NOTHING_GIVEN, Particulars
 from unlearning.requests import Granularity, Target, parse_sample_ids
+from unlearning.runtime.json_codec import json_or_word
 
 MAX_DRAFTS = 20
 REGISTER_FIELDS = tuple(item.name for item in fields(Particulars))
@@ -150,10 +150,7 @@ def read_parameters(text: str) -> dict[str, Any]:
         name, separator, value = (part.strip() for part in line.partition("="))
         if not separator or not name:
             raise InvalidRequest(f"A parameter is NAME=VALUE, one per line; got {line[:80]!r}.")
-        try:
-            found[name] = json.loads(value)
-        except (ValueError, RecursionError):
-            found[name] = value
+        found[name] = json_or_word(value)
     return found
 
 

@@ -18,7 +18,8 @@ from server.state_directory.files import EARLIER, REPORTS
 from unlearning.errors import ConfigurationError
 from unlearning.requests import DeletionRequest, Status
 
-MOST_MONTHS = 12_000
+_MOST_MONTHS = 12_000
+"""A thousand years: what is longer ago than that has no date."""
 _ENDED = (Status.COMPLETED, Status.CANCELLED, Status.REFUSED, Status.REPLACED)
 _FILES = ("report.json", "report.html")  # in this order: where there is a report.json, there is a page
 
@@ -41,9 +42,9 @@ class Retention:
     def __post_init__(self) -> None:
         given = {"report-months": self.report_months, "text-months": self.text_months}
         if wrong := [
-            f"{name}: give 0 to {MOST_MONTHS:,}, got {months}."
+            f"{name}: give 0 to {_MOST_MONTHS:,}, got {months}."
             for name, months in given.items()
-            if not 0 <= months <= MOST_MONTHS
+            if not 0 <= months <= _MOST_MONTHS
         ]:
             raise ConfigurationError(wrong)
 

@@ -66,7 +66,7 @@ def test_an_app_whose_module_does_not_run_is_named(federation, tmp_path):
 
 
 def run(*arguments):
-    """What the command ends with, which is no error that nobody thought of."""
+    """What the command ends with: an exit code, and no unexpected error."""
     done = CliRunner().invoke(app, arguments)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done

@@ -94,7 +94,7 @@ def largest_ratio(*, epsilon: float, delta: float) -> float:
         lower /= 2
     while _delta(epsilon, upper) < delta:
         upper *= 2
-    tolerance = max(1e-15 * lower, 5e-324)
+    tolerance = max(1e-15 * lower, math.ulp(0.0))  # which is to be above 0
     return float(
         scipy.optimize.brentq(
             lambda ratio: _delta(epsilon, ratio) - delta,

@@ -102,12 +102,12 @@ class NoisySteps:
         def excess(share: float) -> float:
             return self.delta(epsilon=epsilon, sigma=share * enough) - delta
 
-        little = 1.0
-        while excess(little) < 0:
-            little /= 2
-        if little == 1.0:  # it is the only one
+        low = 1.0
+        while excess(low) < 0:
+            low /= 2
+        if low == 1.0:  # one step: no other one helps
             return enough
-        found = scipy.optimize.brentq(excess, little, 2 * little, xtol=1e-9 * little)
+        found = scipy.optimize.brentq(excess, low, 2 * low, xtol=1e-9 * low)
         return float(enough * min(1.0, found * (1 + 1e-6)))
 
 

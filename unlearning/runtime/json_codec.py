@@ -3,6 +3,7 @@
 Where the form is another one than pydantic's, the field's annotation says so: `Sorted`, an alias.
 """
 
+import json
 from collections.abc import Callable
 from functools import cache
 from types import GenericAlias
@@ -28,6 +29,14 @@ def to_plain(value: Any) -> Any:
         [value], mode="json", by_alias=True, warnings=False, fallback=_no_array
     )
     return plain[0]
+
+
+def json_or_word(text: str) -> Any:
+    """Return the value that a person typed: JSON, or a bare word."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def with_arrays(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Arguments of the commands on files and ledgers that nobody meant: a sentence and an exit code, as ever."""
+"""Paths, ledgers and numbers that no command can use are refused with a sentence and an exit code."""
 
 from pathlib import Path
 

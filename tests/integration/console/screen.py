@@ -55,6 +55,7 @@ class Screen:
 
     def open(self, path: str) -> None:
         self.driver.get(f"{self.address}{path}")
+        self.wait_until_loaded()
 
     def text(self) -> str:
         """All that the page shows, asked in one script: no part of it can be exchanged in between."""
@@ -125,8 +126,16 @@ class Screen:
             small.quantize(48).save(Path(PICTURES) / f"console-{name}.png", optimize=True)
             self.driver.set_window_size(*WIDE)
 
+    def wait_until_loaded(self) -> None:
+        """Wait for the page's style sheets: `get`, and a pressed link, can return while the page has none yet."""
+        ends = time.monotonic() + WAIT_S
+        while self.driver.execute_script("return document.readyState") != "complete":
+            assert time.monotonic() < ends, "the page is still loading"
+            time.sleep(0.2)  # the browser is asked; there is no event to wait for
+
     def serious_faults(self) -> list[str]:
         """What axe-core calls serious or critical on this page."""
+        self.wait_until_loaded()
         script = files("axe_selenium_python") / "node_modules" / "axe-core" / "axe.min.js"
 
         def act() -> Any:

@@ -114,6 +114,7 @@ def test_the_report_has_no_serious_fault(driver: Any, tmp_path: Path, is_dark: b
     write_report(tmp_path, FULL)
     driver.get((tmp_path / "report.html").as_uri())
     screen = Screen(driver)
+    screen.wait_until_loaded()
     screen.set_dark(is_dark)
     try:
         ground = driver.execute_script("return getComputedStyle(document.body).backgroundColor")

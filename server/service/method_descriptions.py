@@ -22,10 +22,10 @@ def _describe(method: Method, past: Measured | None) -> MethodDescription:
         name=info.name,
         title=info.title,
         source=info.source,
-        granularities=tuple(sorted(info.granularities)),
+        granularities=tuple(sorted(map(str, info.granularities))),
         several_at_once=info.several_at_once,
         needs=(
-            *sorted(info.needs),
+            *sorted(map(str, info.needs)),
             *(["rounds that are FedAvg's"] if info.assumes_fedavg else []),
             *([] if info.sums_suffice else ["single clients' answers (not under secure-aggregation)"]),
         ),

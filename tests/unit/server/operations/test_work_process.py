@@ -2,12 +2,16 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 
+from server.ledger import Ledger
 from server.operations.work_process import WorkProcess
 from server.service.statuses import ServiceUnavailable
+from tests.deletion_service import LiveLoop
 from tests.programs import lives
 from tests.waiting import wait_until
 from unlearning.errors import MethodFailed, RequestNotFound
@@ -52,3 +56,51 @@ def test_a_process_without_calls_ends():
     wait_until(lambda: not lives(first))
     assert work.run("os:getpid") != first  # the next call is answered
     work.close()
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # whoever imports it here fails
+
+from contextlib import suppress
+from pathlib import Path
+from server.ledger import Ledger, NewRequest
+from server.ledger import Ledger
+from server.operations.work_process import WorkProcess
+from server.service.access import Caller
+from server.service.calls import Role
+from server.service.deletion_service import DeletionService
+from server.service.limits import Limits
+from unlearning.errors import RequestError
+from unlearning.requests import Granularity, Target
+
+ledger, work = Ledger.open(sys.argv[1]), WorkProcess()
+service = DeletionService(ledger, Path(), limits=Limits(), run_step=work.run)
+ada = Caller("ada", Role.OPERATOR)
+methods = [one.name for one in service.methods(ada)]
+for target in (
+    Target(Granularity.CLIENT, "3"),
+    Target(Granularity.CLASS, class_label=2),
+    Target(Granularity.SAMPLE, "3", sample_ids=frozenset("ab")),
+):
+    service.plan(ada, target)
+    for name in ("", *methods, "no method"):
+        for parameters in ({}, {"wrong": 1}):
+            given = {"target": target, "method": name, "parameters": parameters, "submitted_by": ""}
+            with suppress(RequestError):
+                service.submit(ada, NewRequest(**given, idempotency_key=f"{target.granularity} {name} {parameters}"))
+work.close()
+print(len(ledger.requests.select()))
+"""
+
+
+def test_no_answer_brings_pytorch_into_the_service(tmp_path):
+    """Descriptions, plans, filings and refusals of every method: the service stays as small as it began."""
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    ledger = Ledger.open(url)
+    LiveLoop(ledger).announce()
+    ledger.close()
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, url], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert int(done.stdout) > 3, done.stderr

@@ -399,7 +399,7 @@ def _page(load: Load, facts: dict[str, Any], outcomes: list[Outcome]) -> list[st
         "A latency begins when the request was planned, so waiting in a queue is in it. *lost*: answered, but not",
         "in the ledger afterwards. *load*: the machine's load average at the end; what is above the number of",
         "cores is waiting, and a good part of it may be work that has nothing to do with this. *MiB*, *threads*:",
-        "the most memory that the service held (PyTorch alone takes most of it), and its threads at the end.",
+        "the most memory that the service held, and its threads at the end; PyTorch is in a process beside it.",
         "",
         *([facts["note"], ""] if facts["note"] else []),
     ]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from logging import getLogger
+from threading import Lock
 from typing import Any
 
 import sqlalchemy as sa
@@ -291,6 +292,15 @@ def _bind(database: Database, keys: SubjectKeys) -> None:
         )
 
 
-@cache
+_OPENING = Lock()
+
+
 def _opened(url: str, keys: SubjectKeys | None) -> Ledger:
+    """Return the process's own ledger; threads that ask for it at once get the same one."""
+    with _OPENING:
+        return _opened_once(url, keys)
+
+
+@cache
+def _opened_once(url: str, keys: SubjectKeys | None) -> Ledger:
     return Ledger.open(url, keys)

@@ -4,12 +4,16 @@ PyTorch takes some 500 MB, and most of the time nothing is filed or planned. The
 ends when there was none for a while or with the process that started it.
 """
 
+import pickle
+import queue
 import signal
 import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
@@ -24,15 +28,27 @@ _GONE = (
 )
 
 
+_AT_ONCE = 32
+"""How many calls run at once: to file 100,000 samples takes half a second, and no other call may wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """The process. free: the connections to it that carry no call now; each carries one at a time."""
+
+    process: "subprocess.Popen[bytes]"
+    free: "queue.SimpleQueue[Connection[Any, Any]]"
+
+
 class WorkProcess:
-    """Runs functions by their place (`module:name`) in a process of its own, one at a time.
+    """Runs functions by their place (`module:name`) in a process of its own, each call in a thread.
 
     idle_s: after so long without a call the process ends.
     """
 
     def __init__(self, *, idle_s: float = IDLE_S) -> None:
         self._idle_s, self._lock = idle_s, threading.Lock()
-        self._child: tuple[subprocess.Popen[bytes], Connection[Any, Any]] | None = None
+        self._child: _Child | None = None
 
     def run(self, place: str, *args: Any, **given: Any) -> Any:
         """Return what the function gives, or raise what it raises.
@@ -40,9 +56,9 @@ class WorkProcess:
         Raises:
             ServiceUnavailable: the process ended before it answered.
         """
-        with self._lock:
-            answer = self._ask((place, args, given)) or self._ask((place, args, given))
-        assert answer is not None, "a process that was just started is not idle"
+        answer = None
+        while answer is None:  # a process that was just started is not idle
+            answer = self._ask((place, args, given))
         result, error = answer
         if error is not None:
             raise error
@@ -51,55 +67,135 @@ class WorkProcess:
     def close(self) -> None:
         """End the process, after what it runs."""
         with self._lock:
-            self._end()
+            child, self._child = self._child, None
+        if child is not None:
+            for connection in [child.free.get() for _ in range(_AT_ONCE)]:
+                connection.close()
+            child.process.wait()
 
     def _ask(self, job: Any) -> tuple[Any, Exception | None] | None:
         """Return result and error; None where the process had been idle for so long that it has ended instead."""
-        self._child = self._child or self._start()
-        _, connection = self._child
-        with suppress(OSError):  # it has ended; whether for lack of calls, it has said
-            connection.send(job)
+        with self._lock:
+            child = self._child = self._child or self._start()
+        connection = child.free.get()
         try:
+            with suppress(OSError):  # it has ended; whether for lack of calls, it has said
+                connection.send(job)
             answer: tuple[Any, Exception | None] | None = connection.recv()
         except (EOFError, OSError):
-            self._end()
+            self._forget(child)
             raise ServiceUnavailable(_GONE) from None
+        finally:
+            child.free.put(connection)
         if answer is None:
-            self._end()
+            self._forget(child)
         return answer
 
-    def _start(self) -> "tuple[subprocess.Popen[bytes], Connection[Any, Any]]":
-        ours, theirs = Pipe()
-        with theirs:
-            number = theirs.fileno()
-            command = (sys.executable, "-m", "server.operations.work_process", str(number), str(self._idle_s))
-            return subprocess.Popen(command, pass_fds=(number,), stdin=subprocess.DEVNULL), ours
+    def _forget(self, child: _Child) -> None:
+        """Let the next call start another process."""
+        with self._lock:
+            if self._child is child:
+                self._child = None
+                child.process.wait()
 
-    def _end(self) -> None:
-        if self._child is not None:
-            process, connection = self._child
-            connection.close()
-            process.wait()
-        self._child = None
+    def _start(self) -> _Child:
+        ours, theirs = zip(*(Pipe() for _ in range(_AT_ONCE)), strict=True)
+        numbers = [connection.fileno() for connection in theirs]
+        command = (
+            sys.executable,
+            "-m",
+            "server.operations.work_process",
+            str(self._idle_s),
+            *map(str, numbers),
+        )
+        process = subprocess.Popen(command, pass_fds=numbers, stdin=subprocess.DEVNULL)
+        free: queue.SimpleQueue[Connection[Any, Any]] = queue.SimpleQueue()
+        for own, other in zip(ours, theirs, strict=True):
+            free.put(own)
+            other.close()
+        return _Child(process, free)
 
 
-def answer_all(connection: "Connection[Any, Any]", idle_s: float) -> None:
-    """Run what comes over a connection until the other side is gone, or nothing came for `idle_s` seconds."""
-    while connection.poll(idle_s):
-        result: Any = None
-        error: Exception | None = None
-        try:
-            place, args, given = connection.recv()  # a ledger among them is opened
-            result = run_here(place, *args, **given)
-        except EOFError:
-            return
-        except FlowerUnlearningError as exc:
-            error = exc
-        except Exception as exc:  # noqa: BLE001 - whatever it is, the other side raises something
-            traceback.print_exc()
-            error = RuntimeError(repr(exc))  # a foreign error may not travel
-        connection.send((result, error))
-    connection.send(None)
+class _Calls:
+    """What the process runs now."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running = 0
+        self._has_news = False
+        self._is_over = False
+
+    def begin(self) -> bool:
+        """Tell whether a call that has come may run: not where the process is about to end."""
+        with self._changed:
+            self._running += not self._is_over
+            self._tell()
+            return not self._is_over
+
+    def end(self) -> None:
+        """Count a call as done."""
+        with self._changed:
+            self._running -= 1
+            self._tell()
+
+    def stop(self) -> None:
+        """Take no more calls: the other side is gone."""
+        with self._changed:
+            self._is_over = True
+            self._tell()
+
+    def wait(self, idle_s: float) -> None:
+        """Wait until nothing has run for `idle_s` seconds, or the other side is gone and all has run."""
+        with self._changed:
+            while self._running or not self._is_over:
+                self._has_news = False
+                if not self._changed.wait_for(lambda: self._has_news, idle_s) and not self._running:
+                    self._is_over = True
+
+    def _tell(self) -> None:
+        self._has_news = True
+        self._changed.notify_all()
+
+
+def answer_all(connections: "Sequence[Connection[Any, Any]]", idle_s: float) -> None:
+    """Run what comes over each connection until the other side is gone, or nothing ran for `idle_s` seconds."""
+    calls = _Calls()
+    for connection in connections:
+        threading.Thread(target=_answer, args=(connection, calls), daemon=True).start()
+    calls.wait(idle_s)
+    for connection in connections:
+        with suppress(OSError):
+            connection.send(None)
+
+
+def _answer(connection: "Connection[Any, Any]", calls: _Calls) -> None:
+    """Answer one connection's calls. What ends this thread otherwise closes it, so that its caller does not wait."""
+    with connection, suppress(OSError):
+        while True:
+            try:
+                job = connection.recv_bytes()
+            except (EOFError, OSError):
+                calls.stop()
+                return
+            if not calls.begin():
+                connection.send(None)
+                return
+            try:
+                connection.send_bytes(_result(job))
+            finally:
+                calls.end()
+
+
+def _result(job: bytes) -> bytes:
+    """Run what was sent; return what it gave and its error."""
+    try:
+        place, args, given = pickle.loads(job)  # a ledger among them is opened
+        return pickle.dumps((run_here(place, *args, **given), None))
+    except FlowerUnlearningError as exc:
+        return pickle.dumps((None, exc))
+    except Exception as exc:  # noqa: BLE001 - whatever it is, the other side raises something
+        traceback.print_exc()
+        return pickle.dumps((None, RuntimeError(repr(exc))))  # a foreign error may not travel
 
 
 if __name__ == "__main__":
@@ -107,4 +203,4 @@ if __name__ == "__main__":
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C in a terminal is for the process that started this one
     log_to_stderr()
-    answer_all(Connection(int(sys.argv[1])), float(sys.argv[2]))
+    answer_all([Connection(int(number)) for number in sys.argv[2:]], float(sys.argv[1]))

@@ -1,10 +1,12 @@
 """What needs PyTorch runs in a process beside the service's, which itself never imports it."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -46,6 +48,35 @@ def test_a_process_that_was_killed_ends_its_calls_and_is_started_again(work):
     with pytest.raises(ServiceUnavailable):
         work.run("os:kill", first, signal.SIGKILL)
     assert work.run("os:getpid") != first
+
+
+def test_a_call_that_takes_long_delays_no_other(work, tmp_path):
+    """As a list of 100,000 samples beside a filing: each of these calls ends once the other one has begun."""
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(work.run, "os:open", pipe, how) for how in (os.O_RDONLY, os.O_WRONLY)]
+        try:
+            assert all(call.result(timeout=20) > 0 for call in calls)
+        finally:
+            os.close(os.open(pipe, os.O_RDWR))
+
+
+def test_calls_at_once_share_one_ledger(tmp_path):
+    """Each of them brings one; a database is opened once."""
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    travelling = pickle.dumps(ledger)
+    ledger.close()
+    with ThreadPoolExecutor(8) as pool:
+        opened = list(pool.map(pickle.loads, [travelling] * 8))
+    assert len(set(map(id, opened))) == 1
+    opened[0].close()
+
+
+def test_a_result_that_cannot_travel_is_an_error(work):
+    """No caller waits for it."""
+    with pytest.raises(RuntimeError, match="pickle"):
+        work.run("threading:Lock")
 
 
 @pytest.mark.slow

@@ -10,16 +10,18 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
-from typing import Any
+from typing import Any, TypeAlias
 
 from server.operations.logs import log_to_stderr
 from server.service.deletion_service import run_here
 from server.service.statuses import ServiceUnavailable
+from server.service.workers import OPERATORS, OTHERS, SWITCH_INTERVAL_S, elsewhere
 from unlearning.errors import FlowerUnlearningError
 
 IDLE_S = 600.0
@@ -28,8 +30,10 @@ _GONE = (
 )
 
 
-_AT_ONCE = 32
-"""How many calls run at once: to file 100,000 samples takes half a second, and no other call may wait for it."""
+_AT_ONCE = OPERATORS + OTHERS
+"""How many calls run at once, as in the service: a list of 100,000 samples takes half a second, and delays no other."""
+_Answer: TypeAlias = tuple[Any, Exception | None, float]
+"""What a function gave, or raised, and the seconds of the processor that it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,8 @@ class WorkProcess:
         answer = None
         while answer is None:  # a process that was just started is not idle
             answer = self._ask((place, args, given))
-        result, error = answer
+        result, error, seconds = answer
+        elsewhere.seconds = getattr(elsewhere, "seconds", 0.0) + seconds
         if error is not None:
             raise error
         return result
@@ -73,15 +78,15 @@ class WorkProcess:
                 connection.close()
             child.process.wait()
 
-    def _ask(self, job: Any) -> tuple[Any, Exception | None] | None:
-        """Return result and error; None where the process had been idle for so long that it has ended instead."""
+    def _ask(self, job: Any) -> _Answer | None:
+        """Return the answer; None where the process had been idle for so long that it has ended instead."""
         with self._lock:
             child = self._child = self._child or self._start()
         connection = child.free.get()
         try:
             with suppress(OSError):  # it has ended; whether for lack of calls, it has said
                 connection.send(job)
-            answer: tuple[Any, Exception | None] | None = connection.recv()
+            answer: _Answer | None = connection.recv()
         except (EOFError, OSError):
             self._forget(child)
             raise ServiceUnavailable(_GONE) from None
@@ -187,15 +192,20 @@ def _answer(connection: "Connection[Any, Any]", calls: _Calls) -> None:
 
 
 def _result(job: bytes) -> bytes:
-    """Run what was sent; return what it gave and its error."""
+    """Run what was sent; return the answer."""
+    began_s = time.thread_time()
+
+    def packed(result: Any, error: Exception | None) -> bytes:
+        return pickle.dumps((result, error, time.thread_time() - began_s))
+
     try:
         place, args, given = pickle.loads(job)  # a ledger among them is opened
-        return pickle.dumps((run_here(place, *args, **given), None))
+        return packed(run_here(place, *args, **given), None)
     except FlowerUnlearningError as exc:
-        return pickle.dumps((None, exc))
+        return packed(None, exc)
     except Exception as exc:  # noqa: BLE001 - whatever it is, the other side raises something
         traceback.print_exc()
-        return pickle.dumps((None, RuntimeError(repr(exc))))  # a foreign error may not travel
+        return packed(None, RuntimeError(repr(exc)))  # a foreign error may not travel
 
 
 if __name__ == "__main__":
@@ -203,4 +213,5 @@ if __name__ == "__main__":
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C in a terminal is for the process that started this one
     log_to_stderr()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     answer_all([Connection(int(number)) for number in sys.argv[2:]], float(sys.argv[1]))

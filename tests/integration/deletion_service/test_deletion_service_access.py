@@ -80,6 +80,7 @@ def test_serve_keeps_requests_over_kill_9_and_stops_on_sigterm(loop: LiveLoop, t
     first, address = _start_service(tmp_path)
     with DeletionClient(address) as client:
         answered = submit(client)
+        assert client.methods()
     assert "libtorch" not in Path(f"/proc/{first.pid}/maps").read_text()
     assert psutil.Process(first.pid).memory_info().rss <= 150 * 2**20
     first.send_signal(signal.SIGKILL)

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from server.operations.work_process import WorkProcess
 from server.service.access import Caller
 from server.service.calls import Role
 from server.service.statuses import ServiceUnavailable
@@ -38,6 +39,17 @@ def test_a_clients_thread_rests_after_it_has_computed(fails) -> None:
     except ValueError:
         assert fails
     assert time.monotonic() - began_s >= (1 + RESTS) * COMPUTED_S
+    workers.close()
+
+
+def test_it_rests_as_long_for_what_another_process_has_computed() -> None:
+    """Lists are read, checked and filed in the process that knows the methods."""
+    workers, work = Workers(), WorkProcess()
+    work.run(f"{__name__}:compute")  # it has begun, and knows the function
+    began_s = time.monotonic()
+    asyncio.run(workers.run(Caller("a", Role.CLIENT), lambda: work.run(f"{__name__}:compute")))
+    assert time.monotonic() - began_s >= (1 + RESTS) * COMPUTED_S
+    work.close()
     workers.close()
 
 

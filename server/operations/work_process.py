@@ -144,13 +144,13 @@ class _Calls:
             self._tell()
 
     def stop(self) -> None:
-        """Take no more calls: the other side is gone."""
+        """Take no more calls."""
         with self._changed:
             self._is_over = True
             self._tell()
 
     def wait(self, idle_s: float) -> None:
-        """Wait until nothing has run for `idle_s` seconds, or the other side is gone and all has run."""
+        """Wait until nothing has run for `idle_s` seconds, or no more calls are taken and all have run."""
         with self._changed:
             while self._running or not self._is_over:
                 self._has_news = False
@@ -174,21 +174,20 @@ def answer_all(connections: "Sequence[Connection[Any, Any]]", idle_s: float) -> 
 
 
 def _answer(connection: "Connection[Any, Any]", calls: _Calls) -> None:
-    """Answer one connection's calls. What ends this thread otherwise closes it, so that its caller does not wait."""
-    with connection, suppress(OSError):
-        while True:
-            try:
+    """Answer one connection's calls. Whatever ends this thread ends the process, so that its caller does not wait."""
+    with connection, suppress(EOFError, OSError):
+        try:
+            while True:
                 job = connection.recv_bytes()
-            except (EOFError, OSError):
-                calls.stop()
-                return
-            if not calls.begin():
-                connection.send(None)
-                return
-            try:
-                connection.send_bytes(_result(job))
-            finally:
-                calls.end()
+                if not calls.begin():
+                    connection.send(None)
+                    return
+                try:
+                    connection.send_bytes(_result(job))
+                finally:
+                    calls.end()
+        finally:
+            calls.stop()
 
 
 def _result(job: bytes) -> bytes:

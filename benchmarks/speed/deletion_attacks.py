@@ -29,7 +29,7 @@ PAUSE_S = 0.2
 
 
 class Attack:
-    """Where the service is, and the certificates of eight clients and of somebody without a role."""
+    """Where the service is, and the certificates of eight clients and of a caller without a role."""
 
     def __init__(self, address: str, certificates: Path, metrics: str) -> None:
         self.address = address
@@ -65,7 +65,7 @@ def half_open(attack: Attack) -> None:
 
 
 def big_messages(attack: Attack) -> None:
-    """Send twelve messages of 100 MiB at once from somebody without a role, again and again."""
+    """Send twelve messages of 100 MiB at once from a caller without a role, again and again."""
     content = bytes(100 * 1024 * 1024)
 
     def send(_: str) -> None:
@@ -127,7 +127,7 @@ def watchers(attack: Attack) -> None:
 
 
 def trickling(attack: Attack) -> None:
-    """Let forty HTTP connections send a letter now and then."""
+    """Let forty HTTP connections send a byte now and then."""
     host, _, port = attack.metrics.rpartition(":")
 
     def trickle(_: str) -> None:

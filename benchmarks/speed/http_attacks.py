@@ -40,7 +40,7 @@ class HttpAttack:
             yield secure
 
     def head(self, name: str, *lines: str) -> bytes:
-        """Return the head of a filing with a client's token, or with one that nobody has."""
+        """Return the head of a filing with a client's token, or with an unknown one."""
         file = self._certificates / f"{name}.token"
         token = file.read_text() if file.exists() else "fu_of_nobody"
         head = ["POST /requests HTTP/1.1", "Host: here", f"Authorization: Bearer {token}", *lines, "", ""]
@@ -48,13 +48,13 @@ class HttpAttack:
 
 
 def slow_heads(attack: HttpAttack) -> None:
-    """Let three hundred HTTP connections finish TLS and send a letter of their head now and then."""
+    """Let three hundred HTTP connections finish TLS and send a byte of their head now and then."""
     letters = itertools.chain(attack.head("nobody")[:-4], itertools.repeat(ord("x")))
     _trickle(attack, ["nobody"] * 300, b"", bytes(itertools.islice(letters, 10_000)))
 
 
 def slow_bodies(attack: HttpAttack) -> None:
-    """Let eight clients have sixteen HTTP calls each, whose bodies come letter by letter."""
+    """Let eight clients have sixteen HTTP calls each, whose bodies come byte by byte."""
     names = [name for name in ATTACKERS for _ in range(16)]
     _trickle(attack, names, None, b" " * 10_000)
 
@@ -74,12 +74,12 @@ def _trickle(attack: HttpAttack, names: Sequence[str], head: bytes | None, rest:
 
 
 def flood(attack: HttpAttack) -> None:
-    """Let two hundred HTTP connections call with a token that nobody has, as fast as they are answered."""
+    """Let two hundred HTTP connections call with an unknown token, as fast as they are answered."""
     _call_on(attack, ["nobody"] * 200, b"{}")
 
 
 def unread_answers(attack: HttpAttack) -> None:
-    """Let two hundred HTTP connections call with a token that nobody has, and not take leave after their refusals."""
+    """Let two hundred HTTP connections call with an unknown token, and stay connected after their refusals."""
 
     def stay(name: str) -> None:
         while True:

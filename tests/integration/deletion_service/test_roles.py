@@ -230,7 +230,7 @@ def test_a_client_files_nothing_about_others(as_: As, ledger: Ledger, target: Ta
 def test_requests_of_others_do_not_exist_for_a_client(
     as_: As, ledger: Ledger, act: Any, target: Target
 ) -> None:
-    """The answer is the one for an id that nobody has; the record says what it was."""
+    """The answer is the one for an unknown id; the record says what it was."""
     other = submit(as_("operator"), target)
     client = as_("client")
     with pytest.raises(RequestNotFound) as hidden:

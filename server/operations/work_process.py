@@ -29,7 +29,6 @@ _GONE = (
     "The process that knows the methods has ended. Send this again, a filing under the same idempotency key."
 )
 
-
 _AT_ONCE = OPERATORS + OTHERS
 """How many calls run at once, as in the service: a list of 100,000 samples takes half a second, and delays no other."""
 _Answer: TypeAlias = tuple[Any, Exception | None, float]
@@ -64,7 +63,7 @@ class WorkProcess:
         while answer is None:  # a process that was just started is not idle
             answer = self._ask((place, args, given))
         result, error, seconds = answer
-        elsewhere.seconds = getattr(elsewhere, "seconds", 0.0) + seconds
+        elsewhere.seconds += seconds
         if error is not None:
             raise error
         return result
@@ -127,39 +126,33 @@ class _Calls:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._running = 0
-        self._has_news = False
         self._is_over = False
 
     def begin(self) -> bool:
         """Tell whether a call that has come may run: not where the process is about to end."""
         with self._changed:
             self._running += not self._is_over
-            self._tell()
+            self._changed.notify_all()
             return not self._is_over
 
     def end(self) -> None:
         """Count a call as done."""
         with self._changed:
             self._running -= 1
-            self._tell()
+            self._changed.notify_all()
 
     def stop(self) -> None:
         """Take no more calls."""
         with self._changed:
             self._is_over = True
-            self._tell()
+            self._changed.notify_all()
 
     def wait(self, idle_s: float) -> None:
         """Wait until nothing has run for `idle_s` seconds, or no more calls are taken and all have run."""
         with self._changed:
             while self._running or not self._is_over:
-                self._has_news = False
-                if not self._changed.wait_for(lambda: self._has_news, idle_s) and not self._running:
+                if not self._changed.wait(idle_s) and not self._running:
                     self._is_over = True
-
-    def _tell(self) -> None:
-        self._has_news = True
-        self._changed.notify_all()
 
 
 def answer_all(connections: "Sequence[Connection[Any, Any]]", idle_s: float) -> None:

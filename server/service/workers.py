@@ -24,12 +24,19 @@ statement to the database, and with Python's 5 ms a client's long list would cos
 RESTS, LONGEST_REST_S = 3.0, 5.0
 """A client's thread rests so many times as long as it, or another process for it, has computed, before it answers: long
 lists take a quarter of the interpreter, and the rest is the operators'."""
-elsewhere = threading.local()
-"""`seconds`: the processor time that another process has taken for this thread's step."""
 _STOPS = (
     "The deletion service stops. Send this again when it is back, a filing under the same idempotency key."
 )
 _Answer = TypeVar("_Answer")
+
+
+class _Elsewhere(threading.local):
+    """What another process has computed for this thread's step. seconds: of the processor."""
+
+    seconds = 0.0
+
+
+elsewhere = _Elsewhere()
 
 
 @cache

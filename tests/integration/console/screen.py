@@ -128,10 +128,9 @@ class Screen:
 
     def wait_until_loaded(self) -> None:
         """Wait for the page's style sheets: `get`, and a pressed link, can return while the page has none yet."""
-        ends = time.monotonic() + WAIT_S
-        while self.driver.execute_script("return document.readyState") != "complete":
-            assert time.monotonic() < ends, "the page is still loading"
-            time.sleep(0.2)  # the browser is asked; there is no event to wait for
+        WebDriverWait(self.driver, WAIT_S).until(
+            lambda shown: shown.execute_script("return document.readyState") == "complete"
+        )
 
     def serious_faults(self) -> list[str]:
         """What axe-core calls serious or critical on this page."""

@@ -91,7 +91,7 @@ def test_a_process_without_calls_ends():
 
 WITHOUT_TORCH = """
 import sys
-sys.modules["torch"] = None  # whoever imports it here fails
+sys.modules["torch"] = None  # an import of it fails
 
 from contextlib import suppress
 from pathlib import Path

@@ -1,11 +1,9 @@
-"""Checkpoints: the whole state of the live federation in one file, atomic and content-hashed.
+"""Checkpoints: the whole state of the live federation in one file, atomic and with checksums.
 
-A file is named `SEQUENCE-TOKEN-HASH.npz`. TOKEN is the fencing token of the process that wrote it, HASH
-the first 16 hex digits of the file's SHA-256. The newest one by (token, sequence) counts; a file whose
-content is not what its name says is passed over with a warning.
+A file is named `SEQUENCE-TOKEN.npz`. TOKEN is the fencing token of the process that wrote it. The newest one by (token,
+sequence) counts. A damaged file is passed over with a message: all that is read of an .npz has a CRC-32 in it.
 """
 
-import hashlib
 import re
 from dataclasses import dataclass
 from logging import getLogger
@@ -14,17 +12,16 @@ from pathlib import Path
 from server.federation.state import FederationState
 from unlearning.errors import CheckpointError, VersionMismatch
 from unlearning.runtime.archive import pack_into, unpack
-from unlearning.runtime.durable_files import make_private, sync_directory, write_by_digest
+from unlearning.runtime.durable_files import durable_file, make_private, sync_directory
 
 _log = getLogger(__name__)
-_NAME = re.compile(r"(\d{10})-(\d{6})-([0-9a-f]{16})\.npz")
+_NAME = re.compile(r"(\d{10})-(\d{6})\.npz")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Entry:
     token: int
     sequence: int
-    digest: str
     path: Path
 
 
@@ -38,13 +35,10 @@ class CheckpointStore:
 
     def save(self, state: FederationState, *, token: int) -> Path:
         """Write `state`; when this returns it survives a crash."""
-        entries = self._entries()
-        sequence = max((entry.sequence for entry in entries), default=0) + 1
-        path = write_by_digest(
-            self._directory,
-            name_of=lambda digest: f"{sequence:010d}-{token:06d}-{digest[:16]}.npz",
-            write=lambda file: pack_into(file, state),
-        )
+        sequence = max((entry.sequence for entry in self._entries()), default=0) + 1
+        path = self._directory / f"{sequence:010d}-{token:06d}.npz"
+        with durable_file(path) as file:
+            pack_into(file, state)
         for entry in sorted(self._entries())[: -self._keep]:
             entry.path.unlink(missing_ok=True)
         return path
@@ -85,9 +79,6 @@ class CheckpointStore:
 
     def _read(self, entry: _Entry) -> FederationState:
         with entry.path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest()[:16] != entry.digest:
-                raise CheckpointError("It is damaged: its content is not what its name says.")
-            file.seek(0)
             return unpack(FederationState, file)
 
     def _entries(self) -> list[_Entry]:
@@ -95,5 +86,5 @@ class CheckpointStore:
         for path in self._directory.glob("*.npz"):
             match = _NAME.fullmatch(path.name)
             if match:
-                found.append(_Entry(int(match[2]), int(match[1]), match[3], path))
+                found.append(_Entry(int(match[2]), int(match[1]), path))
         return found

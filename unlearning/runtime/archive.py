@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from functools import reduce
 from operator import getitem
 from typing import IO, Any, TypeVar
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
+from numpy.lib.format import header_data_from_array_1_0, write_array_header_1_0
 from numpy.typing import NDArray
 
 from unlearning.errors import CheckpointError, VersionMismatch
@@ -95,8 +96,13 @@ def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 def pack_arrays_into(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write what `pack_arrays` returns to a file, without a second copy of it in memory."""
-    np.savez(file, allow_pickle=False, **dict(arrays))
+    """Write what `pack_arrays` returns to a file, as `numpy.savez` does, but without a copy of any array."""
+    with ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            plain = np.ascontiguousarray(array).reshape(array.shape)
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                write_array_header_1_0(member, header_data_from_array_1_0(plain))
+                member.write(plain.reshape(-1).view(np.uint8).data)
 
 
 def unpack_arrays(content: bytes | IO[bytes]) -> Arrays:

@@ -7,12 +7,11 @@ the owner of the directory that it is in, so that a command that root runs leave
 
 import errno
 import fcntl
-import hashlib
 import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from logging import getLogger
 from pathlib import Path
@@ -61,27 +60,6 @@ def copy_private(source: Path, destination: Path) -> None:
         shutil.copyfileobj(content, file)
 
 
-def write_by_digest(
-    directory: Path, name_of: Callable[[str], str], write: Callable[[IO[bytes]], None]
-) -> Path:
-    """Write a file whose name has its content's hash, a piece at a time: `write` puts it into a file that can seek.
-
-    name_of: the file's name by the SHA-256 of its content, in hex. Returns where the file is; it is durable then.
-
-    Raises:
-        OSError: the directory cannot be written to.
-    """
-    unnamed = directory / "unnamed"
-    with _partial_file(unnamed) as file:
-        write(file)
-        _make_durable(file)
-        with partial_of(unnamed).open("rb") as written:
-            path = directory / name_of(hashlib.file_digest(written, "sha256").hexdigest())
-        partial_of(unnamed).replace(path)
-    sync_directory(directory)
-    return path
-
-
 @contextmanager
 def durable_file(path: Path, *, mode: int = 0o600, is_new: bool = False) -> Iterator[IO[bytes]]:
     """Give a private file beside `path` to write to, and put it there when it is durable; or leave nothing.
@@ -93,19 +71,6 @@ def durable_file(path: Path, *, mode: int = 0o600, is_new: bool = False) -> Iter
         FileExistsError: it is to be new, and there is one already.
         OSError: the directory cannot be written to.
     """
-    with _partial_file(path, mode=mode) as file:
-        yield file
-        _make_durable(file)
-        if is_new:
-            os.link(partial_of(path), path)
-        else:
-            partial_of(path).replace(path)
-    sync_directory(path.parent)
-
-
-@contextmanager
-def _partial_file(path: Path, *, mode: int = 0o600) -> Iterator[IO[bytes]]:
-    """Give a private file beside `path`, which is gone afterwards unless it was moved."""
     make_private(path.parent)
     partial = partial_of(path)
     partial.unlink(missing_ok=True)  # of a process that died, or put there: a pipe, or a link to another file
@@ -114,13 +79,15 @@ def _partial_file(path: Path, *, mode: int = 0o600) -> Iterator[IO[bytes]]:
             give_to_owner(file.fileno(), path)
             os.fchmod(file.fileno(), mode)
             yield file
+            file.flush()
+            os.fsync(file.fileno())
+            if is_new:
+                os.link(partial, path)
+            else:
+                partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _make_durable(file: IO[bytes]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+    sync_directory(path.parent)
 
 
 def partial_of(path: Path) -> Path:

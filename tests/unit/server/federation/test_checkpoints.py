@@ -1,6 +1,5 @@
-"""Checkpoints hold the whole state, are atomic and content-hashed."""
+"""Checkpoints hold the whole state, are atomic, and what is damaged is not read."""
 
-import hashlib
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +100,22 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, damage):
     assert store.newest().round == 1
 
 
+def test_no_damaged_byte_changes_what_is_read(tmp_path: Path) -> None:
+    """Wherever it is in the file: the checkpoint is passed over, or nothing is read of that byte."""
+    store = CheckpointStore(tmp_path)
+    store.save(replace(STATE, round=1), token=1)
+    content = store.save(replace(STATE, round=2), token=1).read_bytes()
+    path, passed_over = store.newest_file(), 0
+    for place in range(0, len(content), 7):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        found = store.newest()
+        passed_over += found.round == 1
+        assert found.round == 1 or pack(found) == pack(replace(STATE, round=2)), place
+    assert passed_over > len(content) / 7 / 2
+
+
 def test_no_readable_checkpoint_is_an_error_and_not_a_fresh_start(tmp_path):
     """Starting from scratch would bring back what was forgotten."""
     store = CheckpointStore(tmp_path)
@@ -130,7 +145,7 @@ def test_a_checkpoint_of_a_newer_version_is_not_passed_over(tmp_path, monkeypatc
 
 
 def test_a_checkpoint_is_written_without_a_second_copy_of_the_model(tmp_path: Path) -> None:
-    """Memory grows by numpy's pieces of 16 MiB while it is written, and the name is the content's hash."""
+    """Memory does not grow with it while it is written; while it is read there is one."""
     state = FederationState(parameters=np.arange(12_000_000, dtype=np.float32))
     store = CheckpointStore(tmp_path)
     tracemalloc.start()
@@ -142,7 +157,6 @@ def test_a_checkpoint_is_written_without_a_second_copy_of_the_model(tmp_path: Pa
         peak_of_reading = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < state.parameters.nbytes / 2
+    assert peak < 2**20
     assert peak_of_reading < state.parameters.nbytes * 1.5
-    assert hashlib.sha256(path.read_bytes()).hexdigest()[:16] in path.name
     assert [one.name for one in tmp_path.iterdir()] == [path.name]

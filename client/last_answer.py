@@ -33,6 +33,7 @@ from strategies.held_arrays import HeldArray, numbers_of
 from strategies.messages import TRAIN, UNLEARN, arrays_record, records_of, round_of
 from unlearning.parameters import content_hash
 from unlearning.runtime.durable_files import make_private, open_private
+from unlearning.runtime.spool import take_room
 
 _log = getLogger(__name__)
 
@@ -123,6 +124,7 @@ def _write(path: Path, known: dict[str, Any], content: RecordDict) -> dict[str, 
         "arrays": [[name, key, one.dtype.str, one.shape] for name, key, one in arrays],
     }
     with open_private(path) as file:
+        take_room(file.fileno(), 0, sum(numbers.nbytes for _, _, numbers in arrays))
         file.write(json.dumps(header).encode() + b"\n" + body)
         for _, _, numbers in arrays:
             file.write(bytes(-file.tell() % _ALIGNED))

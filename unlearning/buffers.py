@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from unlearning.errors import UpdateRefused
@@ -92,19 +93,21 @@ class Change:
     def norm(self) -> float:
         """The Euclidean norm, computed in float64."""
         with np.errstate(over="ignore", invalid="ignore"):  # the numbers are a client's
-            return math.sqrt(sum(float(part @ part) for part in self.parts()))
+            chunks = map(torch.from_numpy, self._chunks())
+            return math.hypot(*(float(torch.linalg.vector_norm(one, dtype=torch.float64)) for one in chunks))
 
     def parts(self) -> Iterator[NDArray[np.float64]]:
-        """Yield the change in float64, a chunk at a time; the next chunk overwrites it."""
-        chunk = np.empty(CHUNK)
+        """Yield the change in float64, a chunk at a time."""
+        return (chunk.astype(np.float64) for chunk in self._chunks())
+
+    def _chunks(self) -> Iterator[Vector]:
+        """Yield the change, a chunk at a time; the next chunk overwrites it. Clients may answer any kind of number."""
+        dtypes = [vector.dtype for vector in (self.after, self.before) if vector is not None]
+        chunk = np.empty(CHUNK, np.result_type(*dtypes, np.float32))
         for part in parts(len(self.after)):
             after = self.after[part]
             found = chunk[: len(after)]
-            if self.before is None:
-                found[:] = after
-            else:
-                # In the dtype of both, and only then in float64.
-                np.subtract(after, self.before[part], out=found)
+            np.subtract(after, 0 if self.before is None else self.before[part], out=found)
             first, last = np.searchsorted(self.zeros, (part.start, part.stop))
             found[self.zeros[first:last] - part.start] = 0
             yield found

@@ -165,8 +165,9 @@ class Assembler:
     def _skip_full(self) -> None:
         sizes, sections = self._sizes, self._sections
         while len(sections) < len(sizes) and len(sections[-1]) == sizes[len(sections) - 1]:
-            is_large = sizes[len(sections)] > CHUNK_BYTES
-            sections.append(bytearray() if self._spool is None or not is_large else SpoolFile(self._spool))
+            size = sizes[len(sections)]
+            spool = self._spool if size > CHUNK_BYTES else None
+            sections.append(bytearray() if spool is None else SpoolFile(spool, size))
 
     def _payload(self, header: pb.Header) -> Payload:
         text, *buffers = self._sections

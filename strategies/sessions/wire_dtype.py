@@ -66,7 +66,7 @@ def read_bits(
             code="bad-wire-dtype",
         )
     dtype = torch.from_numpy(np.empty(0, like.dtype)).dtype
-    file = SpoolFile(spool) if spool is not None and bits.size > CHUNK else None
+    file = SpoolFile(spool, like.nbytes) if spool is not None and bits.size > CHUNK else None
     found = np.empty(bits.size if file is None else 0, like.dtype)
     for part in parts(bits.size):
         numbers = torch.from_numpy(np.array(bits[part])).view(WIRE_DTYPES[wire_dtype]).to(dtype).numpy()

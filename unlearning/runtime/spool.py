@@ -6,6 +6,7 @@ the file stays as it came.
 """
 
 import mmap
+import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -17,17 +18,21 @@ from numpy.typing import NDArray
 
 from unlearning.runtime.durable_files import make_private
 
+_AT_ONCE = 2**24
+"""Bytes of the disk that a file takes at once, which costs less than to take them with each write."""
+
 
 class SpoolFile:
-    """A file in `directory` that bytes are added to.
+    """A file in `directory` that bytes are added to, `expected` of them in the end.
 
     Raises:
         OSError: the directory cannot be written to, now or later.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, expected: int) -> None:
         self._file = TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115 - `mapped` closes it
-        self._size = 0
+        self._expected = expected
+        self._size = self._taken = 0
 
     def __del__(self) -> None:
         if "_file" in self.__dict__:  # of an answer that broke off
@@ -42,15 +47,25 @@ class SpoolFile:
         Raises:
             OSError: the disk is full.
         """
+        self._size += len(data)
+        if self._size > self._taken:
+            size = min(_AT_ONCE, self._expected - self._taken)
+            take_room(self._file.fileno(), self._taken, size)
+            self._taken += size
         rest = memoryview(data)
         while rest:
             rest = rest[self._file.write(rest) :]
-        self._size += len(data)
 
     def mapped(self) -> mmap.mmap:
         """Return all that was added, which is something; nothing can be added later."""
         with self._file as file:
             return mmap.mmap(file.fileno(), self._size, access=mmap.ACCESS_COPY)
+
+
+def take_room(descriptor: int, start: int, size: int) -> None:
+    """Take room on the disk for bytes that will be written, where the file system can; errors are left to writing."""
+    with suppress(OSError):
+        os.posix_fallocate(descriptor, start, size)
 
 
 def to_be_written(array: NDArray[Any]) -> NDArray[Any] | None:

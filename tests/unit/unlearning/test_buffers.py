@@ -346,7 +346,7 @@ def test_the_gate_refuses_a_model_with_a_negative_variance():
 def test_an_answer_in_a_file_is_split_where_it_lies(tmp_path: Path) -> None:
     """No copy of any client's answer is made in memory; one in memory, which a client may still hold, stays whole."""
     in_memory = np.asarray(START + 1)
-    file = SpoolFile(tmp_path)
+    file = SpoolFile(tmp_path, in_memory.nbytes)
     file.extend(in_memory.tobytes())
     in_file = array_of(file.mapped(), in_memory.dtype, in_memory.shape)
     found, expected = (

@@ -47,6 +47,14 @@ def test_the_norm_of_a_change_is_that_of_the_whole_without_its_buffers():
     np.testing.assert_array_equal(np.concatenate([part.copy() for part in found.parts()]), change)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", ">f4", "float16", "float64"])
+def test_a_change_of_any_numbers_has_a_norm(dtype):
+    """What a client answers has the dtype that the client gives it."""
+    numbers = np.array([3, 0, 4], dtype=dtype)
+    assert Change(numbers).norm == Change(numbers, np.zeros(3, dtype=np.float32)).norm == 5
+    assert [part.tolist() for part in Change(numbers).parts()] == [[3, 0, 4]]
+
+
 def test_a_change_that_is_no_number_has_no_finite_norm_and_warns_of_nothing():
     """The numbers are a client's."""
     large = np.full(3, 3e38, dtype=np.float32)

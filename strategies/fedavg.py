@@ -87,6 +87,9 @@ class FedAvg(Strategy):
         self.private = private
         self.settings = settings = (settings or RunSettings()).with_changes(changes)
         self.task = settings.prepared_task(task)
+        if settings.augment and (task.augment is None or task.train is not None):
+            why = "has no random change of inputs" if task.train is None else "trains by its own function"
+            _log.warning("augment = true changes nothing: %s %s.", task.name, why)
         self.limits = settings.limits(self.task)
         self.roster = roster or Roster()
         self._frozen_part = frozen_part(self.task)

@@ -177,6 +177,22 @@ def test_a_simulation_has_all_its_clients_at_once(monkeypatch, caplog, heard, wa
     assert ("The simulation has 2 client(s), not 10 (num-clients" in caplog.text) == (heard is None)
 
 
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        ({}, "has no random change of inputs"),
+        ({"augment": lambda inputs, _: inputs, "train": lambda *_: 0.0}, "trains by its own function"),
+        ({"augment": lambda inputs, _: inputs}, ""),
+    ],
+    ids=["none", "own-training", "used"],
+)
+def test_augmentation_that_changes_nothing_is_said(caplog, own, why):
+    """Rounds go on: the same settings may serve several data sets."""
+    FedAvg(replace(make_task(TaskSettings(dataset="digits")), **own), augment=True)
+    assert ("augment = true changes nothing" in caplog.text) == bool(why)
+    assert why in caplog.text
+
+
 def test_nothing_is_said_where_nobody_is_waited_for():
     """Nor is the ledger written to."""
     one = OneRound({"a": 0})

@@ -192,9 +192,13 @@ def excess(found: Mapping[str, float], factor: float) -> Excess | None:
 def agrees(client: str, weights: Mapping[str, float], changes: Mapping[str, Change]) -> bool:
     """Tell whether a client's change points where the weighted sum of the others' changes points."""
     names = sorted(other for other in changes if other != client)
+    own_norm, most = changes[client].norm, sum(weights[name] * changes[name].norm for name in names)
+    if not own_norm * most:
+        return True
     product = squared = 0.0
-    for own, *others in zip(*(changes[name].parts() for name in (client, *names)), strict=True):
-        total = sum(weights[name] * one for name, one in zip(names, others, strict=True))
-        product += float(np.vdot(own, total))
+    for own, *others in zip(*(changes[name].chunks() for name in (client, *names)), strict=True):
+        # At most 1 long, so in the models' dtype nothing overflows.
+        total = sum(weights[name] / most * one for name, one in zip(names, others, strict=True))
+        product += float(np.vdot(own / own_norm, total))
         squared += float(np.vdot(total, total))
-    return product >= AGREEMENT * changes[client].norm * math.sqrt(squared)
+    return product >= AGREEMENT * math.sqrt(squared)

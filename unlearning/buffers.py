@@ -93,14 +93,10 @@ class Change:
     def norm(self) -> float:
         """The Euclidean norm, computed in float64."""
         with np.errstate(over="ignore", invalid="ignore"):  # the numbers are a client's
-            chunks = map(torch.from_numpy, self._chunks())
+            chunks = map(torch.from_numpy, self.chunks())
             return math.hypot(*(float(torch.linalg.vector_norm(one, dtype=torch.float64)) for one in chunks))
 
-    def parts(self) -> Iterator[NDArray[np.float64]]:
-        """Yield the change in float64, a chunk at a time."""
-        return (chunk.astype(np.float64) for chunk in self._chunks())
-
-    def _chunks(self) -> Iterator[Vector]:
+    def chunks(self) -> Iterator[Vector]:
         """Yield the change, a chunk at a time; the next chunk overwrites it. Clients may answer any kind of number."""
         dtypes = [vector.dtype for vector in (self.after, self.before) if vector is not None]
         chunk = np.empty(CHUNK, np.result_type(*dtypes, np.float32))

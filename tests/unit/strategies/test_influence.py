@@ -11,7 +11,7 @@ from strategies.aggregation import Combined
 from strategies.averaging import Averaging
 from strategies.round_plan import RoundOutcome, RoundPlan
 from strategies.round_rules import RoundRules
-from strategies.update_limits import CountLimits, Excess, Limits, agrees, excess, influences
+from strategies.update_limits import AGREEMENT, CountLimits, Excess, Limits, agrees, excess, influences
 from tests.rounds import START, OneRound
 from unlearning.buffers import Change
 from unlearning.methods.method import Reply
@@ -76,6 +76,18 @@ def test_a_change_agrees_that_points_where_the_weighted_sum_of_the_others_points
     """2 × east and 1 × west are east."""
     changes = {"a": Change(EAST), "b": Change(WEST), "own": Change(own)}
     assert agrees("own", {"a": 2, "b": 1, "own": 9}, changes) is expected
+
+
+def test_whether_a_change_agrees_does_not_depend_on_how_long_the_changes_are():
+    """As the cosine in float64 says; in float32 the squares of the longest would be infinite, of the shortest 0."""
+    random = np.random.default_rng(3)
+    for seed in range(40):
+        vectors = random.normal(0.03 * seed - 0.6, 1, (3, 200_000)) * 10.0 ** random.uniform(-30, 34, (3, 1))
+        own, one, other = (Change(vector.astype(np.float32)) for vector in vectors)
+        total = 2.0 * one.after.astype(np.float64) + 5.0 * other.after
+        cosine = own.after.astype(np.float64) @ total / np.linalg.norm(total) / own.norm
+        found = agrees("own", {"own": 9, "one": 2, "other": 5}, {"own": own, "one": one, "other": other})
+        assert abs(cosine - AGREEMENT) < 1e-4 or found == (cosine >= AGREEMENT), (seed, cosine)
 
 
 @dataclass

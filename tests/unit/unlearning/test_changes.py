@@ -44,7 +44,7 @@ def test_the_norm_of_a_change_is_that_of_the_whole_without_its_buffers():
     change[zeros] = 0
     found = Change(after, before, zeros)
     assert found.norm == pytest.approx(np.linalg.norm(change.astype(np.float64)), rel=1e-12)
-    np.testing.assert_array_equal(np.concatenate([part.copy() for part in found.parts()]), change)
+    np.testing.assert_array_equal(np.concatenate([chunk.copy() for chunk in found.chunks()]), change)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", ">f4", "float16", "float64"])
@@ -52,7 +52,7 @@ def test_a_change_of_any_numbers_has_a_norm(dtype):
     """What a client answers has the dtype that the client gives it."""
     numbers = np.array([3, 0, 4], dtype=dtype)
     assert Change(numbers).norm == Change(numbers, np.zeros(3, dtype=np.float32)).norm == 5
-    assert [part.tolist() for part in Change(numbers).parts()] == [[3, 0, 4]]
+    assert [chunk.tolist() for chunk in Change(numbers).chunks()] == [[3, 0, 4]]
 
 
 def test_a_change_that_is_no_number_has_no_finite_norm_and_warns_of_nothing():

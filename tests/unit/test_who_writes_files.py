@@ -11,6 +11,7 @@ WRITERS = {"mkdir", "write_text", "write_bytes", "touch", "copyfile", "copy", "c
 OF_PATHS = {"copyfile", "copy", "copy2", "copytree"}
 """Functions of shutil; others have methods of these names."""
 ELSEWHERE = {
+    "unlearning/runtime/archive.py": "members of a file that its caller has opened",
     "unlearning/runtime/durable_files.py": "makes them",
     "server/federation/preparations.py": "links and copies of the ServerApp, which the service starts",
     "server/operations/host_setup.py": "files that are carried to a site",

@@ -11,6 +11,17 @@ from cryptography.x509.oid import NameOID
 
 from strategies.tls_files import TlsFiles
 
+_AUTHORITYS_USE = x509.KeyUsage(
+    key_cert_sign=True,
+    crl_sign=True,
+    **dict.fromkeys(
+        ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+        False,
+    ),
+    encipher_only=False,
+    decipher_only=False,
+)
+
 
 class Authority:
     """An authority that keeps what it signs in `directory`."""
@@ -19,8 +30,10 @@ class Authority:
         self._directory = directory
         self._name = name
         self._key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(name, [(NameOID.COMMON_NAME, name)], self._key).add_extension(
-            x509.BasicConstraints(ca=True, path_length=None), critical=True
+        builder = (
+            _builder(name, [(NameOID.COMMON_NAME, name)], self._key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(_AUTHORITYS_USE, critical=True)
         )
         self.file = directory / f"{name}.crt"
         self.file.write_bytes(_pem(builder.sign(self._key, hashes.SHA256())))
@@ -33,8 +46,13 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = [(NameOID.ORGANIZATIONAL_UNIT_NAME, unit) for unit in units]
         subject += [(NameOID.COMMON_NAME, item) for item in (names if names is not None else (name,))]
-        builder = _builder(self._name, subject, key).add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = (
+            _builder(self._name, subject, key)
+            .add_extension(
+                x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
+            )
+            .add_extension(issuer, critical=False)  # which Python asks for from 3.13 on
         )
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -60,6 +78,7 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 
 

@@ -47,6 +47,13 @@ make_authority() {
     own ca.crt
 }
 
+# $1 extended key usage. OpenSSL 1.1 adds the keys' identifiers only where they are asked for, and Python from 3.13 on
+# accepts no certificate without them.
+print_extensions() {
+    printf '%s\n' "basicConstraints=critical,CA:FALSE" "keyUsage=critical,digitalSignature" "extendedKeyUsage=$1" \
+        "subjectKeyIdentifier=hash" "authorityKeyIdentifier=keyid"
+}
+
 # $1 file name without ending, $2 subject, $3 extended key usage, $4 subject alternative names or ""
 make_certificate() {
     if is_there "$1.pem" || is_there "$1.key"; then
@@ -54,9 +61,7 @@ make_certificate() {
         exit 1
     fi
     {
-        echo "basicConstraints=critical,CA:FALSE"
-        echo "keyUsage=critical,digitalSignature"
-        echo "extendedKeyUsage=$3"
+        print_extensions "$3"
         [ -z "$4" ] || echo "subjectAltName=$4"
     } > "$work/ext"
     openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -sha256 \
@@ -150,8 +155,7 @@ sign)
         printf '%s\n' "$3 is a request of another: $found, not CN=$2." >&2  # echo would read escapes in it
         exit 1
     fi
-    printf '%s\n' "basicConstraints=critical,CA:FALSE" "keyUsage=critical,digitalSignature" \
-        "extendedKeyUsage=clientAuth" > "$work/ext"
+    print_extensions clientAuth > "$work/ext"
     openssl x509 -req -sha256 -days "$certificate_days" -in "$work/csr" -CA ca.crt -CAkey ca.key -CAcreateserial \
         -subj "$units/CN=$2" -extfile "$work/ext" -out "$work/pem" 2>/dev/null \
         || { echo "$3 cannot be signed with $directory/ca.key." >&2; exit 1; }

@@ -76,6 +76,8 @@ def contexts(certificates: Path, caller: str = "operator") -> tuple[ssl.SSLConte
     server.verify_mode = ssl.CERT_REQUIRED
     client = ssl.create_default_context(cafile=certificates / "ca.crt")
     client.load_cert_chain(certificates / f"{caller}.pem", certificates / f"{caller}.key")
+    for one in (server, client):
+        one.verify_flags |= ssl.VERIFY_X509_STRICT  # as Python does from 3.13 on
     return server, client
 
 

@@ -52,7 +52,7 @@ def test_the_conversion_is_at_most_fifteen_lines(conversion: str) -> None:
 @pytest.mark.slow
 def test_the_app_before_the_conversion_learns(app_dir: Path, conversion: str) -> None:
     """It is the page's diff taken back, a plain Flower app."""
-    subprocess.run(["patch", "-R", "-p1", "-s"], input=conversion.encode(), cwd=app_dir, check=True)
+    subprocess.run(["git", "apply", "-R"], input=conversion.encode(), cwd=app_dir, check=True)
     server_app, client_app = apps()
     grid = run_apps(server_app, client_app, read_run_config(app_dir, {}), num_clients=NUM_CLIENTS)
     kinds = [message.metadata.message_type for message in grid.sent]

@@ -5,6 +5,7 @@ What differs is what a reader puts in place of the pages' names. `tests.code_blo
 
 import os
 import re
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
@@ -120,6 +121,7 @@ class Desk:
             thread.join()
 
 
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed here, which a page uses")
 def test_commands_of_the_pages_do_what_the_pages_say(tmp_path: Path) -> None:
     """Of README and of the pages for officers and operators, in the order of a story."""
     todo = by_test(LIVE)

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import lzma
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -183,6 +182,6 @@ def _write(chosen: "Experiment", rows: "list[Row]", command: str, output: Path) 
 
 def packed_rows(rows: "list[Row]") -> bytes:
     """Return rows as the file that is kept of them: to six digits, which is more than a table shows."""
-    from benchmarks.tables import to_six_digits  # it imports PyTorch
+    from benchmarks.tables import compressed, to_six_digits  # it imports PyTorch
 
-    return lzma.compress("".join(json.dumps(to_six_digits(row)) + "\n" for row in rows).encode(), preset=9)
+    return compressed("".join(json.dumps(to_six_digits(row)) + "\n" for row in rows))

@@ -104,8 +104,9 @@ class Change:
             after = self.after[part]
             found = chunk[: len(after)]
             np.subtract(after, 0 if self.before is None else self.before[part], out=found)
-            first, last = np.searchsorted(self.zeros, (part.start, part.stop))
-            found[self.zeros[first:last] - part.start] = 0
+            if self.zeros.size:
+                first, last = np.searchsorted(self.zeros, (part.start, part.stop))
+                found[self.zeros[first:last] - part.start] = 0
             yield found
 
 

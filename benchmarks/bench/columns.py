@@ -31,6 +31,10 @@ def retrain_for(method: str, groups: Mapping[str, Sequence[Row]]) -> Sequence[Ro
     return groups.get(own_retrain(method)) or groups.get(RETRAIN, ())
 
 
+_ROUNDING = 1e-12
+"""A spread of so small a share of the mean is that of sums in float64."""
+
+
 class Beside(StrEnum):
     """How a figure is set beside Retrain's."""
 
@@ -93,8 +97,11 @@ class Column:
         }
 
     def _spread(self, values: Sequence[float]) -> str:
-        text = self._written(statistics.fmean(values))
-        return f"{text} ± {self._written(statistics.stdev(values))}" if len(values) > 1 else text
+        mean = statistics.fmean(values)
+        if len(values) < 2:
+            return self._written(mean)
+        spread = statistics.stdev(values)
+        return f"{self._written(mean)} ± {self._written(spread if spread > _ROUNDING * abs(mean) else 0)}"
 
     def _written(self, value: float) -> str:
         if self.unit is Unit.SIGNIFICANT:

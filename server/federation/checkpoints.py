@@ -15,7 +15,7 @@ from unlearning.runtime.archive import pack_into, unpack
 from unlearning.runtime.durable_files import durable_file, make_private, sync_directory
 
 _log = getLogger(__name__)
-_NAME = re.compile(r"(\d{10})-(\d{6})\.npz")
+_NAME = re.compile(r"(\d{10})-(\d{6})(?:-[0-9a-f]{16})?\.npz")  # earlier ones end in a hash
 
 
 @dataclass(frozen=True, slots=True, order=True)

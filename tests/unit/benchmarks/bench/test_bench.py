@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from benchmarks.bench import figures, runner, tables
 from benchmarks.bench.cases import Case, Contender
-from benchmarks.bench.columns import Row, is_retrain
+from benchmarks.bench.columns import Column, Row, is_retrain
 from benchmarks.bench.command import packed_rows
 from benchmarks.bench.experiment import Experiment, found
 from benchmarks.bench.experiment_files import SHIPPED, shipped_experiments
@@ -182,6 +182,21 @@ def row(seed: int, method: str, forget: float, size: int) -> dict:
         "seconds": 1.0,
         "recovery_rounds": 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("values", "cell"),
+    [
+        ([0.1 + 0.2, 0.3, 0.3], "0.3 ± 0"),
+        ([0.3, 0.3 + 1e-6, 0.3 - 1e-6], "0.3 ± 1e-06"),
+        ([0.0, 0.0], "0 ± 0"),
+        ([1e-20, 3e-20], "2e-20 ± 1.41e-20"),
+    ],
+)
+def test_what_sums_are_rounded_by_is_no_spread(values, cell):
+    """A spread that small beside the mean is not one of seeds."""
+    rows = [{"seed": seed, "value": value} for seed, value in enumerate(values)]
+    assert Column("value", lambda row: row["value"]).cell("puf", rows, []) == cell
 
 
 def test_a_table_shows_mean_spread_distance_and_gain_and_who_failed(tmp_path):

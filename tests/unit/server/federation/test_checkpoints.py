@@ -90,6 +90,15 @@ def test_a_newer_token_goes_before_a_higher_sequence(tmp_path):
     assert store.newest().round == 1
 
 
+def test_one_with_a_hash_in_its_name_is_read_too(tmp_path: Path) -> None:
+    """As they were called: without it the federation would start from nothing, with all that it has forgotten."""
+    store = CheckpointStore(tmp_path)
+    path = store.save(replace(STATE, round=4), token=3)
+    path.rename(tmp_path / f"{path.stem}-0123456789abcdef.npz")
+    assert store.newest().round == 4
+    assert store.save(STATE, token=3).name == "0000000002-000003.npz"
+
+
 @pytest.mark.parametrize("damage", ["flip", "truncate", "empty"])
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, damage):
     """One bit is enough."""

@@ -32,6 +32,7 @@ from client.memory import LAST_ANSWER, PARTIAL_ANSWER, erase_last_answer, state_
 from strategies.held_arrays import HeldArray, numbers_of
 from strategies.messages import TRAIN, UNLEARN, arrays_record, records_of, round_of
 from unlearning.parameters import content_hash
+from unlearning.runtime.archive import bytes_of
 from unlearning.runtime.durable_files import make_private, open_private
 from unlearning.runtime.spool import take_room
 
@@ -110,10 +111,6 @@ def _arrays(content: RecordDict) -> Iterator[tuple[str, str, NDArray[Any]]]:
             yield name, key, numbers_of(key, array)
 
 
-def _bytes_of(numbers: NDArray[Any]) -> memoryview:
-    return np.ascontiguousarray(numbers).reshape(-1).view(np.uint8).data
-
-
 def _write(path: Path, known: dict[str, Any], content: RecordDict) -> dict[str, Any]:
     arrays = list(_arrays(content))
     others = {name: ArrayRecord() if isinstance(one, ArrayRecord) else one for name, one in content.items()}
@@ -128,7 +125,7 @@ def _write(path: Path, known: dict[str, Any], content: RecordDict) -> dict[str, 
         file.write(json.dumps(header).encode() + b"\n" + body)
         for _, _, numbers in arrays:
             file.write(bytes(-file.tell() % _ALIGNED))
-            file.write(_bytes_of(numbers))
+            file.write(bytes_of(numbers))
     return header
 
 

@@ -25,6 +25,7 @@ from torch.func import functional_call
 from torch.nn.parameter import is_lazy
 
 from unlearning.errors import AppError, UpdateRefused
+from unlearning.runtime.archive import bytes_of
 from unlearning.tasks.inputs import Inputs, arguments_of, as_outputs
 
 Vector: TypeAlias = NDArray[np.floating[Any]]
@@ -360,5 +361,5 @@ def content_hash(vector: Vector) -> str:
     """Return SHA-256 (hex) of the dtype, the length and the little-endian bytes of `vector`."""
     little = np.ascontiguousarray(vector, dtype=vector.dtype.newbyteorder("<"))
     digest = hashlib.sha256(f"{little.dtype.str}:{little.size}:".encode())
-    digest.update(little.reshape(-1).view(np.uint8).data)
+    digest.update(bytes_of(little))
     return digest.hexdigest()

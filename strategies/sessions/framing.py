@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from strategies.sessions import session_pb2 as pb
 from unlearning.errors import SessionError, UpdateRefused
 from unlearning.one_line import as_line
+from unlearning.runtime.archive import bytes_of
 from unlearning.runtime.spool import SpoolFile
 from unlearning.untrusted import MAX_ARRAYS, MAX_JSON_BYTES, array_of, check_dtype, check_size, json_object
 
@@ -69,7 +70,7 @@ def frames(payload: Payload, known: frozenset[str] = frozenset()) -> Iterator[by
     yield from _chunks(memoryview(text))
     for one in headers:
         if not one.is_known:
-            yield from _chunks(arrays[one.name].reshape(-1).view(np.uint8).data)
+            yield from _chunks(bytes_of(arrays[one.name]))
 
 
 def parsed(frame: bytes) -> pb.Frame | memoryview:

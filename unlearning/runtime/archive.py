@@ -102,7 +102,12 @@ def pack_arrays_into(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> Non
             plain = np.ascontiguousarray(array).reshape(array.shape)
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 write_array_header_1_0(member, header_data_from_array_1_0(plain))
-                member.write(plain.reshape(-1).view(np.uint8).data)
+                member.write(bytes_of(plain))
+
+
+def bytes_of(array: NDArray[Any]) -> memoryview:
+    """Return the bytes of an array's numbers, the last axis fastest; copied only where they do not lie so."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def unpack_arrays(content: bytes | IO[bytes]) -> Arrays:

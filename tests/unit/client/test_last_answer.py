@@ -188,7 +188,7 @@ def test_a_full_disk_keeps_no_answer_from_being_sent(tmp_path, trainings, monkey
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(last_answer, "_bytes_of", full)
+    monkeypatch.setattr(last_answer, "bytes_of", full)
     monkeypatch.setattr(answering, "key_of", lambda *_: "a key")
     answer = handle_train(training(), context_of(tmp_path), SITES)
     assert "error" not in values_of(answer)

@@ -70,7 +70,7 @@ def test_influence_is_the_weight_times_the_length():
 
 
 @pytest.mark.parametrize(
-    ("own", "expected"), [(EAST, True), (NORTH, False), (WEST, False), (EAST + NORTH, True)]
+    ("own", "expected"), [(EAST, True), (NORTH, False), (WEST, False), (EAST + NORTH, True), (0 * EAST, True)]
 )
 def test_a_change_agrees_that_points_where_the_weighted_sum_of_the_others_points(own, expected):
     """2 × east and 1 × west are east."""

@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 from unlearning.runtime.spool import SpoolFile, make_spool
 
 
@@ -15,14 +17,33 @@ def test_what_was_added_is_read_and_no_name_is_left(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_room_is_taken_for_what_will_come_and_not_for_all_that_is_announced(tmp_path):
-    """At most 16 MiB ahead of what has arrived. Where more comes than was expected it is kept all the same."""
-    small, large, wrong = SpoolFile(tmp_path, 5000), SpoolFile(tmp_path, 2**40), SpoolFile(tmp_path, 1)
-    for file, most in ((small, 2**13), (large, 2**24), (wrong, 2**13)):
-        file.extend(b"x" * 3000)
-        file.extend(b"y" * 2000)
-        assert os.fstat(file._file.fileno()).st_blocks * 512 <= most
-        assert file.mapped()[:] == b"x" * 3000 + b"y" * 2000
+@pytest.mark.parametrize(
+    ("expected", "taken"),
+    [
+        (5000, [(0, 4000), (4000, 1000)]),
+        (2**40, [(0, 4000), (4000, 4000)]),
+        (1, [(0, 1), (1, 0)]),  # more comes, and is kept all the same
+    ],
+)
+def test_room_is_taken_a_step_ahead_of_what_has_come_and_never_more_than_will(
+    tmp_path, monkeypatch, expected, taken
+):
+    """Steps of 4,000 bytes here. A disk that gives none ahead is written to all the same."""
+    asked = []
+    monkeypatch.setattr("unlearning.runtime.spool._AT_ONCE", 4000)
+    monkeypatch.setattr(os, "posix_fallocate", lambda _, *room: asked.append(room) or os.write(-1, b""))
+    file = SpoolFile(tmp_path, expected)
+    file.extend(b"x" * 3000)
+    file.extend(b"y" * 2000)
+    assert asked == taken
+    assert file.mapped()[:] == b"x" * 3000 + b"y" * 2000
+
+
+def test_what_is_announced_takes_no_room(tmp_path):
+    """But for 16 MiB of it."""
+    file = SpoolFile(tmp_path, 2**40)
+    file.extend(b"x" * 5000)
+    assert os.fstat(file._file.fileno()).st_blocks * 512 <= 2**24
 
 
 def test_what_a_process_left_that_died_is_erased_at_the_next_start(tmp_path):

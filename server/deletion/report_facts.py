@@ -57,7 +57,8 @@ def report_of(opened: OpenDeletion, state: FederationState, request_id: str) -> 
             request,
             method_title=opened.method.info.title,
             method_source=opened.method.info.source,
-            parameters=opened.parameters.model_dump(),
+            # Of data that was used in no round there is no work that they describe: as they were asked for.
+            parameters={**opened.parameters.model_dump(), **request.parameters},
             served_with=tuple(other for other in deletion.request_ids if other != request.id),
             reference_sha256=ledger.requests.text_commitment(request_id, Kind.REFERENCE),
         ),

@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from server.certificate.document import decode, exact_numbers
+from server.certificate.file_checks import Outcome as Verdict
+from server.certificate.ledger_check import LedgerView, check_ledger
 from tests.federation import SMALL, InProcessFederation, client
 from unlearning.methods.registry import METHODS
 from unlearning.outcomes import NEVER_USED, describe_request
@@ -46,6 +49,14 @@ def test_the_model_stays_as_it_was(newcomer, method):
     assert report["unlearning"]["bytes_sent"] == report["recovery"]["rounds"] == 0
     assert NEWCOMER in done.result[NEVER_USED]
     assert NEWCOMER in report["unlearning"]["findings"][NEVER_USED]
+    content = (one.directory / "reports" / done.id / "certificate.json").read_bytes()
+    certificate = decode(content).certificate
+    assert (
+        certificate.method.parameters
+        == report["request"]["parameters"]
+        == exact_numbers(dict(done.parameters))
+    )
+    assert check_ledger(certificate, content, LedgerView.of_ledger(one.ledger)).outcome is Verdict.HOLDS
     assert {
         answer["basis"] for holder in report["reveals"] for answer in (holder["membership"], holder["record"])
     } == {"derived"}

@@ -19,6 +19,7 @@ from strategies.settings.run_config import RunSettings
 from unlearning.certified.private_training import (
     PrivateMean,
     bounded,
+    epsilon_of_group,
     least_noise_multiplier,
     most_rounds,
     require_accountant,
@@ -255,8 +256,9 @@ class TrainingAccount:
         _log.info("Privacy: %s", account.text)
 
     def _with_figures(self, account: TrainingPrivacy) -> TrainingPrivacy:
-        epsilon, following = (
-            spent_epsilon(account.rounds, delta=account.delta, group=group) for group in (1, account.left + 1)
+        epsilon = spent_epsilon(account.rounds, delta=account.delta)
+        following = epsilon_of_group(
+            account.rounds, delta=account.delta, group=account.left + 1, limit=account.limit
         )
         return replace(account, epsilon=bounded(epsilon), epsilon_next=bounded(following))
 

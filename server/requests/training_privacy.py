@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from server.ledger import PRIVATE_TRAINING, SAMPLE_PRIVACY, Ledger
-from unlearning.certified.private_training import SampleAccount, bounded, spent_epsilon
+from unlearning.certified.private_training import SampleAccount, bounded, epsilon_of_group
 from unlearning.certified.round_lengths import PrivateRounds
 from unlearning.errors import UnsupportedRequest
 from unlearning.methods.method import Method
@@ -24,7 +24,8 @@ class TrainingPrivacy:
     newest: hash of the model counted last, which is not counted again when its round is done again after a crash.
     budget: for one client, 0 for none. limit: of what a deletion may state. left: how many clients have left.
     is_restored: whether the ledger is of a backup: models made since then are not counted.
-    epsilon: for one client; epsilon_next: for all that have left and one more; None: unbounded.
+    epsilon: for one client; epsilon_next: for all that have left and one more, or at least that where it is above the
+        limit; None: unbounded.
     """
 
     rounds: tuple[PrivateRounds, ...] = ()
@@ -61,7 +62,7 @@ class TrainingPrivacy:
         """Say why a deletion after which `group` clients have left is not covered; empty where it is."""
         if epsilon is not None and epsilon <= self.limit:
             return ""
-        reached = "without bound" if epsilon is None else f"{epsilon:.4g}"
+        reached = "without bound" if epsilon is None else f"at least {epsilon:.4g}"
         return (
             f"The deletion is not covered: for the {group} client(s) that have left with it together ε would be "
             f"{reached} at δ = {self.delta:g}, and privacy-deletion-epsilon allows {self.limit:g}. Choose retrain: it "
@@ -118,11 +119,16 @@ class SamplePrivacy:
         )
 
     def epsilon_for(self, client: str, num_samples: int) -> float | None:
-        """Return the ε for so many samples of a client together; None: unbounded, or the client has said nothing."""
+        """Return the ε for so many samples of a client together, or at least that where it is above the limit.
+
+        None: unbounded, or the client has said nothing.
+        """
         account = self.clients.get(client)
         if account is None:
             return None
-        return bounded(spent_epsilon(account.rounds, delta=account.delta, group=num_samples))
+        return bounded(
+            epsilon_of_group(account.rounds, delta=account.delta, group=num_samples, limit=self.limit)
+        )
 
     def weakness(self, client: str, num_samples: int) -> str:
         """Say why the deletion of a client's samples is not covered; empty where it is.
@@ -132,7 +138,7 @@ class SamplePrivacy:
         epsilon = self.epsilon_for(client, num_samples)
         if epsilon is not None and epsilon <= self.limit:
             return ""
-        reached = "without bound" if epsilon is None else f"{epsilon:.4g}"
+        reached = "without bound" if epsilon is None else f"at least {epsilon:.4g}"
         return (
             f"The deletion is not covered: for the {num_samples:,} sample(s) of client {client} that are deleted "
             f"with it ε would be {reached}, and privacy-deletion-epsilon allows {self.limit:g}. Choose retrain: it "

@@ -128,7 +128,8 @@ def test_what_is_weaker_than_the_limit_is_refused_and_names_what_works(tmp_path:
     assert known.weakness("2", 1)  # it has said nothing
     few = SamplePrivacy(limit=0.5).hearing("1", SampleAccount.counting((steps(1),), 1e-3))
     assert not few.weakness("1", 1)
-    assert few.weakness("1", 20)
+    assert "at least" in few.weakness("1", 20)
+    assert "at least" in few.weakness("1", 1_000_000)
 
 
 @pytest.mark.parametrize("method", ["puf-special", "gradient-ascent", "hf-kcu", "mode", "fedosd"])

@@ -35,8 +35,13 @@ from unlearning.parameters import Vector, content_hash
 
 _INTERVAL = 5e-3
 """The grid of privacy losses: at 1,000 rounds ε is at most 1 % above that on a ten times finer one."""
-_LARGEST_NOISE = 1e4
+_LEAST_NOISE, _LARGEST_NOISE = 1e-4, 1e4
 _MOST_ROUNDS = 1_000_000
+_MOST_EPSILON, _MOST_STEPS = 1_000, 10_000_000
+"""Beyond either ε is not computed: the first, by the quick account of Rényi divergences, hides nothing."""
+_ORDERS = (2, 3, 4, 6, 8, 16, 32, 64, 128, 256)
+_MOST_KINDS, _STEP = 32, 1.05
+"""Of rounds that are counted each by itself: each takes half a second or more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +134,27 @@ def bounded(epsilon: float) -> float | None:
 def spent_epsilon(rounds: Sequence[PrivateRounds], *, delta: float, group: int = 1) -> float:
     """Return the ε at `delta` of all rounds together, for any `group` clients; infinite where nothing is hidden.
 
+    Infinite as well where that of one client is above about 1,000, or there are more than ten million rounds. Rounds of
+    more than 32 kinds are counted as ones of slightly less noise and a slightly larger share. A large group takes long:
+    see `epsilon_of_group`.
+
     Raises:
         ConfigurationError: the accountant is not installed.
     """
-    return _spent(tuple(one for one in rounds if one.count), delta, group)
+    return _spent(_counted(rounds), delta, group)
+
+
+def epsilon_of_group(rounds: Sequence[PrivateRounds], *, delta: float, group: int, limit: float) -> float:
+    """Return the ε of `spent_epsilon` up to `limit`; where it is larger, one above the limit that it is at least.
+
+    Of a few clients ε is never larger than of more, and quick to count: groups of 1, 2, 4 ... clients come first.
+    """
+    size = 1
+    while size < group:
+        if (epsilon := spent_epsilon(rounds, delta=delta, group=size)) > limit:
+            return epsilon
+        size *= 2
+    return spent_epsilon(rounds, delta=delta, group=group)
 
 
 @lru_cache(maxsize=64)
@@ -140,11 +162,13 @@ def _spent(rounds: tuple[PrivateRounds, ...], delta: float, group: int) -> float
     accounting = require_accountant()
     if not rounds or not group:
         return 0.0
-    if any(one.noise_multiplier <= 0 for one in rounds):
+    if any(one.noise_multiplier < _LEAST_NOISE for one in rounds):
         return math.inf
     if all(one.sampling >= 1 for one in rounds):
         ratio = group * math.sqrt(sum(one.count / one.noise_multiplier**2 for one in rounds))
         return float(accounting.get_epsilon_gaussian(1 / ratio, delta))
+    if _is_beyond(rounds, delta):
+        return math.inf
     losses = [_loss(one.noise_multiplier, one.sampling, group).self_compose(one.count) for one in rounds]
     return float(reduce(lambda first, other: first.compose(other), losses).get_epsilon_for_delta(delta))
 
@@ -194,6 +218,44 @@ def most_rounds(
         middle = (low + high) // 2
         low, high = (middle, high) if keeps(middle) else (low, middle)
     return low
+
+
+def _counted(rounds: Iterable[PrivateRounds]) -> tuple[PrivateRounds, ...]:
+    """Return rounds that hide no more than these, of at most `_MOST_KINDS` kinds; one of more kinds is within 5 %."""
+    known = [
+        replace(one, noise_multiplier=min(one.noise_multiplier, _LARGEST_NOISE))
+        for one in rounds
+        if one.count
+    ]
+    if len(known) <= _MOST_KINDS or any(one.noise_multiplier < _LEAST_NOISE for one in known):
+        return tuple(known)
+    counts: dict[tuple[int, int], int] = {}
+    for one in known:
+        steps = math.floor(_steps(one.noise_multiplier)), math.ceil(_steps(one.sampling))
+        counts[steps] = counts.get(steps, 0) + one.count
+    if len(counts) > _MOST_KINDS:
+        noises, shares = zip(*counts, strict=True)
+        counts = {(min(noises), max(shares)): sum(counts.values())}
+    return tuple(
+        PrivateRounds(noise_multiplier=_STEP**noise, sampling=min(1.0, _STEP**share), count=count)
+        for (noise, share), count in sorted(counts.items())
+    )
+
+
+def _steps(value: float) -> float:
+    return math.log(value) / math.log(_STEP)
+
+
+def _is_beyond(rounds: Sequence[PrivateRounds], delta: float) -> bool:
+    """Tell whether ε for one client, as Rényi divergences bound it, or the number of steps is too large to count."""
+    if sum(one.count for one in rounds) > _MOST_STEPS:
+        return True
+    accounting, renyi = require_accountant(), importlib.import_module("dp_accounting.rdp")
+    account = renyi.RdpAccountant(_ORDERS)
+    for one in rounds:
+        noise = accounting.GaussianDpEvent(one.noise_multiplier)
+        account.compose(accounting.PoissonSampledDpEvent(one.sampling, noise), one.count)
+    return bool(account.get_epsilon(delta) > _MOST_EPSILON)
 
 
 @lru_cache(maxsize=64)

@@ -12,6 +12,7 @@ from unlearning.certified.noise import gaussian_epsilon
 from unlearning.certified.noisy_steps import project
 from unlearning.certified.private_training import (
     PrivateMean,
+    epsilon_of_group,
     least_noise_multiplier,
     most_rounds,
     require_accountant,
@@ -138,6 +139,52 @@ def test_a_group_is_not_told_by_more_than_the_general_rule_says():
     assert one < three
     naive = spent_epsilon([rounds(50, 4.0, 0.1)], delta=1e-5 * (math.e**one - 1) / (math.e ** (3 * one) - 1))
     assert three < 3 * naive
+
+
+def test_a_group_is_counted_up_to_the_limit():
+    known = [rounds(20, noise=4.0, sampling=0.1)]
+    exact = spent_epsilon(known, delta=1e-5, group=3)
+    assert epsilon_of_group(known, delta=1e-5, group=3, limit=10.0) == exact < 10
+    over = epsilon_of_group(known, delta=1e-5, group=3, limit=exact / 2)
+    assert exact / 2 < over <= exact
+    assert epsilon_of_group(known, delta=1e-5, group=0, limit=10.0) == 0
+
+
+def test_of_a_group_far_over_the_limit_only_a_part_is_counted():
+    """All of it would take more memory than there is."""
+    found = epsilon_of_group([rounds(50, noise=1.0, sampling=0.5)], delta=1e-5, group=1_000_000, limit=10.0)
+    assert 10 < found < math.inf
+
+
+@pytest.mark.parametrize(
+    "absurd",
+    [
+        rounds(1, noise=1e-300, sampling=0.5),
+        rounds(1, noise=1e-300),
+        rounds(1, noise=1e-3, sampling=0.5),
+        rounds(10**9, noise=1.0, sampling=0.1),
+        rounds(10**9, noise=1e4, sampling=0.5),
+    ],
+    ids=["no noise", "no noise, all take part", "little noise", "many rounds", "many rounds with much noise"],
+)
+def test_what_hides_next_to_nothing_is_not_computed(absurd: PrivateRounds):
+    assert spent_epsilon([absurd], delta=1e-5) == math.inf
+
+
+def test_noise_beyond_all_measure_counts_as_less():
+    assert 0 < spent_epsilon([rounds(10, noise=1e308, sampling=0.5)], delta=1e-9) < 0.1
+
+
+def test_rounds_of_many_kinds_are_counted_together_and_never_as_less():
+    """As where a site's samples become fewer, deletion by deletion."""
+    kinds = [rounds(10, noise=1.0, sampling=32 / (1000 - number)) for number in range(200)]
+    found = spent_epsilon(kinds, delta=1e-5)
+    least, most = (
+        spent_epsilon([rounds(2000, noise=1.0, sampling=32 / size)], delta=1e-5) for size in (1000, 801)
+    )
+    assert least < found < 1.2 * most
+    strange = [rounds(1, noise=2.0 + number, sampling=0.5**number) for number in range(100)]
+    assert spent_epsilon(strange, delta=1e-5) >= spent_epsilon(strange[:30], delta=1e-5)
 
 
 @pytest.mark.parametrize("sampling", [1.0, pytest.param(0.2, marks=pytest.mark.slow)])

@@ -66,7 +66,12 @@ ADVICE: Mapping[str, str] = {
         "The computer of the client that the reason names reports that it cannot do this. Ask its operator; where the "
         "reason is the method, try it with another: flower-unlearn retry {id} --method NAME."
     ),
-    **dict(_each("unknown-samples nothing-to-forget", _UNKNOWN)),
+    "unknown-samples": _UNKNOWN,
+    "nothing-to-forget": (
+        "No client that was asked has an example of it, or has one left after earlier deletions. Of samples: compare "
+        "your list with the client's. To leave a whole client or a class out from now on all the same: flower-unlearn "
+        "retry {id} --method natural."
+    ),
     **dict(_each("budget-spent noise-uncounted", _BUDGET)),
     **dict(
         _each("not-prepared prepared-too-late not-prepared-for-target other-preparation no-vector", _CANNOT)

@@ -1,6 +1,7 @@
 """Why an unlearning attempt failed, as the request and the ledger tell it; and answers that no method can use."""
 
 import json
+from datetime import UTC, datetime
 from itertools import repeat
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from flwr.app import Message, RecordDict
 
 from server.federation.presence import unresponsive_clients
+from server.ledger.decisions import Instead
 from strategies.messages import UNLEARN, arrays_content, failure_values, reply_content, told_values, vector_of
 from tests.acceptance.test_hostile_clients import Hostile
 from tests.federation import SMALL, InProcessFederation, client
@@ -16,7 +18,8 @@ from unlearning.advice import CODE, advice_for
 from unlearning.errors import FlowerUnlearningError
 from unlearning.methods.method import Reply
 from unlearning.methods.registry import METHODS
-from unlearning.requests import Status
+from unlearning.requests import Granularity, Status, Target
+from unlearning.tasks import load_site
 
 SETTINGS = {**SMALL, "max_attempts": 1}
 
@@ -149,3 +152,21 @@ def test_answers_without_anything_but_a_vector_end_no_federation(federation, met
     state = one.run(rounds=3)
     assert one.ledger.requests.get(request.id).status in (Status.COMPLETED, Status.FAILED)
     assert state.training_rounds == 3
+
+
+def test_a_client_with_nothing_left_is_left_out_by_the_method_that_the_advice_names(federation):
+    """Its samples were forgotten one request after another; now the site itself leaves."""
+    one = federation(**SETTINGS, rounds=1)
+    one.run()
+    everything = frozenset(load_site(one.settings.task(), 1).train.ids)
+    one.forget(Target(Granularity.SAMPLE, "1", everything), "natural", rounds=2)
+    request = one.file(client("1"), "puf-special")
+    one.run(rounds=3)
+    failed_one = one.ledger.requests.get(request.id)
+    assert failed_one.result[CODE] == "nothing-to-forget"
+    assert f"flower-unlearn retry {request.id} --method natural" in advice_for(failed_one)
+    instead = Instead(method="natural", parameters={}, approvals_needed=0)
+    again = one.ledger.decisions.retry(request.id, by="ada", now=datetime.now(UTC), instead=instead)
+    one.run(rounds=4)
+    assert one.ledger.requests.get(again.id).status is Status.COMPLETED
+    assert one.ledger.exclusions().is_forgotten("1")

@@ -3,7 +3,8 @@
     θ' = θ
 
 Where clients are sampled, many a client is forgotten that was never drawn. A method would move the model against data
-that it has not seen, and one that keeps something of training rounds finds nothing of this client.
+that it has not seen, and one that keeps something of training rounds finds nothing of this client. Before the first
+round the same holds of a class.
 """
 
 from dataclasses import replace
@@ -18,7 +19,7 @@ from unlearning.parameters import Vector
 from unlearning.requests import Target
 from unlearning.verification.difference.holders import TargetSends
 
-STOP_REASON = "the model stays as it was: nothing of the client has entered it"
+STOP_REASON = "the model stays as it was: nothing of the data has entered it"
 
 
 class NeverUsed(AsksNobody[MethodParameters]):
@@ -56,17 +57,16 @@ NOTHING_TO_UNLEARN = NeverUsed()
 
 
 def is_never_used(state: FederationState, settings: RunSettings, method: Method, target: Target) -> bool:
-    """Tell whether nothing of the target's client has entered the model, as far as this federation knows.
+    """Tell whether nothing of the target's client, or of any for a class, has entered the model, as far as is known.
 
     Never where training is private, for who was not drawn must stay a secret; nor by a method with noise, which proves
     more from records of its own.
     """
     client = target.client_id
-    if (
-        client is None
-        or settings.is_private
-        or method.info.draws_noise
-        or state.exclusions.is_forgotten(client)
-    ):
+    if settings.is_private or method.info.draws_noise:
+        return False
+    if client is None:
+        return not (state.num_examples or state.answered)
+    if state.exclusions.is_forgotten(client):
         return False
     return client not in state.num_examples and client not in state.answered

@@ -12,7 +12,7 @@ from tests.federation import SMALL, InProcessFederation, client
 from unlearning.methods.registry import METHODS
 from unlearning.outcomes import NEVER_USED, describe_request
 from unlearning.parameters import content_hash
-from unlearning.requests import Granularity, Outcome, Status, Target
+from unlearning.requests import Exclusions, Granularity, Outcome, Status, Target
 
 NEWCOMER = "3"
 
@@ -107,3 +107,15 @@ def test_who_was_not_drawn_in_private_training_stays_a_secret(newcomer, private)
     done = one.forget(client(NEWCOMER), "dp-covered")
     assert done.outcome is not Outcome.RETRAINED
     assert NEVER_USED not in {*done.result, *one.report(done.id)["unlearning"]["findings"]}
+
+
+@pytest.mark.parametrize("method", ["puf-special", "sisa", "exact-ridge"])
+def test_before_the_first_round_nothing_of_a_class_has_entered(federation, method):
+    """No shard was trained yet; other methods would climb from initial weights."""
+    prepare = method if METHODS[method].info.preparation is not None else ""
+    one = federation(**SMALL, prepare=prepare, rounds=2, requests=f"at=0 class=1 method={method}")
+    one.run()
+    [done] = one.ledger.requests.select()
+    assert (done.status, done.outcome) == (Status.COMPLETED, Outcome.RETRAINED)
+    assert one.report(done.id)["unlearning"]["bytes_sent"] == 0
+    assert one.checkpoint().exclusions == one.ledger.exclusions() != Exclusions()

@@ -97,8 +97,11 @@ class LiveLoop:
         state = self._recover(context.preparations.resume(state))
         if self._is_done(state):  # no training round follows that a failed attempt could wait for
             state = replace(state, is_resting=False)
-        prepared, settings = context.preparations.prepared, context.settings
-        check_scripted(self._scripted, context.ledger, self._profile(state), prepared, settings.num_clients)
+        prepared, known = context.preparations.prepared, self._profile(state)
+        if state.exclusions != Exclusions():
+            # A deletion may have ended what was prepared, which is said at filing: a start after a crash goes on.
+            known = replace(known, prepared_since=dict.fromkeys(prepared, 0))
+        check_scripted(self._scripted, context.ledger, known, prepared, context.settings.num_clients)
         self._announce(state)
         while (following := self.step(state)) is not None:
             if following is not state:  # a step that only waited has nothing to announce

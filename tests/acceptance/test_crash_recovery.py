@@ -130,3 +130,16 @@ def test_an_old_server_process_is_fenced_off(federation):
     assert one.checkpoint().training_rounds == 1
     one.new_grid()
     assert one.run().training_rounds == 3
+
+
+@pytest.mark.parametrize("method", ["federaser", "hf-online"])
+def test_a_script_that_an_earlier_deletion_spoils_stops_no_second_start(federation, caplog, method):
+    """The deletion has erased what the method needs; a run without a break only logs that, at filing."""
+    prepare = {"federaser": "federaser", "hf-online": "hf-online clients=0,1,2"}[method]
+    first, second = "at=1 class=1 method=not", f"at=2 client=1 method={method}"
+    one = federation(**SMALL, prepare=prepare)
+    one.run(rounds=2, requests=first)
+    state = one.run(rounds=3, requests=f"{first}; {second}")
+    assert state.training_rounds == 3
+    assert [request.method for request in one.ledger.requests.select()] == ["not"]
+    assert "script/2, is refused" in caplog.text

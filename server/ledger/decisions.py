@@ -35,7 +35,14 @@ from server.ledger.texts import Kind
 from unlearning.advice import advice_for
 from unlearning.errors import IllegalMove, InvalidRequest
 from unlearning.gdpr import Amendment, Particulars, check_extension, check_reason, parse_ground
-from unlearning.requests import HOLDABLE_STATUSES, LEGAL_MOVES, DeletionRequest, Status, list_ids
+from unlearning.requests import (
+    HOLDABLE_STATUSES,
+    LEGAL_MOVES,
+    UNBEGUN_STATUSES,
+    DeletionRequest,
+    Status,
+    list_ids,
+)
 
 _log = getLogger(__name__)
 
@@ -150,6 +157,25 @@ class Decisions:
             return statements.write_move(
                 connection, request, Status.SCHEDULED, actor=by, now=now, detail=detail
             )
+
+    def replace(
+        self, request_id: str, instead: Instead, *, by: str, now: datetime, reason: str
+    ) -> DeletionRequest:
+        """File a request for the same `instead` of one that has not begun or has failed, and return that; `reason` why.
+
+        Raises:
+            IllegalMove: it has begun or has ended.
+        """
+        with self._deciding(request_id) as (connection, request):
+            if request.status in UNBEGUN_STATUSES:
+                request = statements.write_move(
+                    connection, request, Status.FAILED, actor=by, now=now, reason=reason, is_held=False
+                )
+            if request.status is not Status.FAILED:
+                raise IllegalMove(
+                    f"Request {request.id} is {request.status}; another cannot take its place.", code="begun"
+                )
+            return _replace(connection, request, instead, by=by, now=now, detail={})
 
     def extend(self, request_id: str, *, days: int, reason: str, by: str, now: datetime) -> DeletionRequest:
         """Put a request's deadline off, once and before it has passed.

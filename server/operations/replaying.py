@@ -5,18 +5,23 @@ or were answered by one, come in the order in which that was so, then those that
 under the same key, with the same day of receipt, so doing it twice changes nothing. What ended without a deletion is
 listed and not filed again. Approvals are carried over and say so; where too few are known, the request waits for a
 decision. Where that ledger is lost, certificates say what it knew (`server.operations.certified_deletions`).
+
+Data whose deletion was carried out is used by its sites no more, not even to forget it once more. Where the method of a
+request works with it, a request for the recommended one of the others takes its place.
 """
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from importlib import import_module
 
 from server.ledger import Ledger, NewRequest
+from server.ledger.decisions import Instead
 from server.ledger.records import APPROVED
 from unlearning.errors import IllegalMove, RequestError, RequestNotFound
 from unlearning.gdpr import Particulars
-from unlearning.requests import OPEN_STATUSES, DeletionRequest, Status
+from unlearning.requests import OPEN_STATUSES, UNBEGUN_STATUSES, DeletionRequest, Status
 
 BY = "restore"
 
@@ -104,6 +109,9 @@ def file_again(ledger: Ledger, lost: Iterable[Lost], *, now: datetime) -> dict[s
         for name in one.approved_by:
             with suppress(RequestError):  # it is decided
                 decisions.accept(request.id, by=name, now=now, earlier=one.request_id)
+        if one.is_done:
+            request = _without_the_data(ledger, request, now=now)
+            numbers[one.request_id] = request.id
         with suppress(RequestError):  # it is done already, or cannot be done again; the list has it
             if known is not None and request.status is Status.FAILED:
                 decisions.retry(request.id, by=BY, now=now)
@@ -116,6 +124,27 @@ def file_again(ledger: Ledger, lost: Iterable[Lost], *, now: datetime) -> dict[s
             with suppress(RequestError):  # the deadline has passed
                 decisions.extend(request.id, days=one.extended_days, reason=reason, by=BY, now=now)
     return numbers
+
+
+def _without_the_data(ledger: Ledger, request: DeletionRequest, *, now: datetime) -> DeletionRequest:
+    """Return what can be carried out though its sites use the data no more: the request, or one in its place."""
+    request = ledger.requests.replacement_of(ledger.requests.get(request.id))
+    if request.status not in UNBEGUN_STATUSES | {Status.FAILED}:
+        return request
+    # The methods, and with them PyTorch.
+    found = import_module("server.requests.admission").method_without_the_data(ledger, request)
+    if found is None:
+        return request
+    method, parameters = found
+    needed = request.approvals_needed if request.status is Status.AWAITING else 0
+    return ledger.decisions.replace(
+        request.id,
+        Instead(method=method, parameters=parameters, approvals_needed=needed),
+        by=BY,
+        now=now,
+        reason=f"Its sites use the data no more since the deletion that the restore has undone, and {request.method} "
+        "works with it.",
+    )
 
 
 def _known(ledger: Ledger, one: Lost) -> DeletionRequest | None:

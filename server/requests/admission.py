@@ -15,14 +15,20 @@ from uuid import uuid4
 from server.ledger import FEDERATION, UNBOUNDED, Allowance, Ledger, NewRequest
 from server.requests.comparisons import own_comparisons
 from server.requests.privacy_budget import check_budget
-from server.requests.recommending import recommend, safest_first, shown_here, waits_for
+from server.requests.recommending import recommend, safest_first, shown_here, waits_for, works_with_the_data
 from server.requests.training_privacy import check_covered
 from unlearning.errors import InvalidRequest, RequestError, UnknownClient, UnsupportedRequest
 from unlearning.gdpr import check_reason
 from unlearning.methods.eligibility import FederationProfile, check_eligible
 from unlearning.methods.method import Method
 from unlearning.methods.preparation import Preparation
-from unlearning.methods.registry import check_supports, method_named, preparations, validated_parameters
+from unlearning.methods.registry import (
+    METHODS,
+    check_supports,
+    method_named,
+    preparations,
+    validated_parameters,
+)
 from unlearning.methods.safe_range import beyond_safe_range
 from unlearning.one_line import list_first
 from unlearning.pseudonyms import PREFIX, is_keyed, names_of
@@ -129,6 +135,37 @@ def check_served(
     found, complete = _resolve(target, method, parameters, by_operator=True)  # its filer was checked then
     _check_eligible(ledger, target, federation, found, complete)
     return complete
+
+
+def method_without_the_data(ledger: Ledger, request: DeletionRequest) -> tuple[str, Mapping[str, Any]] | None:
+    """Return the method, with its parameters, for data that its site uses no more, not even to forget it.
+
+    None where that of the request does without it, or no other can serve it.
+    """
+    if not works_with_the_data(method_named(request.method)):
+        return None
+    target, federation = ledger.requests.target_of(request), federation_of(ledger)
+
+    def is_admissible(name: str) -> bool:
+        if works_with_the_data(METHODS[name]):
+            return False
+        try:
+            check_served(ledger, target, federation, method=name, parameters={})
+        except RequestError:
+            return False
+        return True
+
+    advised = recommend(
+        target.granularity,
+        federation,
+        is_admissible=is_admissible,
+        absent_for=lambda _: "",
+        here=shown_here(ledger, target.granularity),
+        own=own_comparisons(ledger),
+    )
+    if not advised.method:
+        return None
+    return advised.method, check_served(ledger, target, federation, method=advised.method, parameters={})
 
 
 def _resolve(

@@ -83,10 +83,14 @@ def recommend(
 
 def waits_for(method: Method, target: Target, online: set[str]) -> str:
     """Return the client that a request would wait for; empty if it can be served."""
-    needs_it = method.info.needs & {Need.REQUESTER_ONLINE, Need.EVERY_CLIENT_ONLINE}
-    if target.client_id is not None and target.client_id not in online and needs_it:
+    if target.client_id is not None and target.client_id not in online and works_with_the_data(method):
         return f"client {target.client_id}"
     return "" if online else "any client"
+
+
+def works_with_the_data(method: Method) -> bool:
+    """Return whether the clients that a request is about work with what is to be forgotten."""
+    return bool(method.info.needs & {Need.REQUESTER_ONLINE, Need.EVERY_CLIENT_ONLINE})
 
 
 def safest_first() -> list[str]:

@@ -23,11 +23,13 @@ from server.operations import restore as restore_module
 from server.operations.backup import FILE, back_up, read_verified
 from server.operations.certified_deletions import read_certified, unknown_to
 from server.operations.restore import restore
+from server.requests.recommending import works_with_the_data
 from tests.acceptance.test_live_deletion import sample_ids
 from tests.federation import client
 from tests.ledgers import NOW, live_at, submit
 from tests.raising import raises
 from unlearning.errors import BackupError, Fenced
+from unlearning.methods.registry import METHODS
 from unlearning.parameters import content_hash
 from unlearning.requests import Granularity, Status, Target
 
@@ -42,6 +44,12 @@ def saved(one, directory: Path) -> Path:
     """A backup of a federation."""
     back_up(directory, state_dir=one.directory, ledger_url=ledger_url(one.directory), now=NOW)
     return directory
+
+
+def keep_apart(one, directory: Path) -> None:
+    """Let the clients keep what they must remember on machines of their own, which no restore touches."""
+    for context in one.grid.contexts.values():
+        context.node_config["state-dir"] = str(directory / str(context.node_config["client-id"]))
 
 
 @pytest.fixture
@@ -101,7 +109,7 @@ def test_a_restore_that_undoes_a_deletion_is_refused_and_if_forced_says_so(one, 
 
 def test_what_a_restore_undoes_is_carried_out_again_in_its_order(one, backup_of_one):
     """Without a person: the register has each request under its key, who filed it, its day and its deadline."""
-    gone = one.file(client("2"))
+    gone = one.file(client("2"), "not")
     named = Target(Granularity.SAMPLE, "1", frozenset(sample_ids(one, "1", 2)))
     later = one.file(named, "natural")
     one.ledger.decisions.extend(later.id, days=5, reason="many systems", by="ada", now=later.created_at)
@@ -134,10 +142,49 @@ def test_what_a_restore_undoes_is_carried_out_again_in_its_order(one, backup_of_
     }
 
 
+@pytest.mark.parametrize("where", ["here", "on a new machine"])
+def test_sites_that_remember_a_deletion_need_none_of_its_data_to_do_it_again(
+    federation, one, tmp_path, where
+):
+    """Their state directories are on machines of their own; a method that works with the data would find none."""
+    keep_apart(one, tmp_path / "sites")
+    before = one.file(Target(Granularity.CLASS, None, class_label=3), "puf-special")
+    backup, ids = saved(one, tmp_path / "backup"), sorted(sample_ids(one, "1", 2))
+    after = [
+        one.file(client("2"), "fedquit"),
+        one.file(Target(Granularity.SAMPLE, "1", frozenset(ids)), "puf-regular"),
+        one.file(client("0"), "not"),
+    ]
+    one.run(rounds=6)
+    assert {item.status for item in one.ledger.requests.select()} == {Status.COMPLETED}
+    expected = one.ledger.exclusions()
+    one.close()
+    restored, given = one, {}
+    if where == "on a new machine":
+        shutil.copytree(one.directory / "reports", tmp_path / "kept")
+        (tmp_path / "kept" / "ids.txt").write_text("\n".join(ids))
+        restored, given = federation(name="second", **SMALL), {"certificates": tmp_path / "kept"}
+        keep_apart(restored, tmp_path / "sites")
+        shutil.rmtree(restored.directory)
+    one._ledger = None
+    done = brought_back(backup, restored.directory, force=True, now=datetime.now(UTC), **given)
+    assert len(set(done.filed_again.values())) == len(after) + 1
+    restored.run(rounds=6)
+    assert restored.ledger.exclusions() == restored.checkpoint().exclusions == expected
+    for old in (before, *after):
+        known = restored.ledger.requests.find(old.idempotency_key, old.submitted_by, old.submitted_role)
+        new = restored.ledger.requests.get(done.filed_again[old.id])
+        assert new.status is Status.COMPLETED
+        assert not works_with_the_data(METHODS[new.method])
+        assert (new.received_on, new.due_on, new.target) == (old.received_on, old.due_on, old.target)
+        if works_with_the_data(METHODS[old.method]) and known is not None:
+            assert restored.ledger.requests.replacement_of(known).id == new.id
+
+
 @pytest.mark.slow
 def test_on_a_new_machine_certificates_say_what_is_carried_out_again(federation, one, tmp_path):
     """In its order and with its days; a person decides again, and files what needs ids that are in no list."""
-    open_then = one.file(client("2"))
+    open_then = one.file(client("2"), "not")
     backup = saved(one, tmp_path / "backup")
     ids = sorted(sample_ids(one, "1", 3))
     one.run(rounds=3)
@@ -202,7 +249,7 @@ def test_what_was_approved_and_is_undone_runs_only_with_the_approvals_that_it_ne
         shutil.rmtree(restored.directory)
         reports = one.directory / "reports"
         brought_back(backup, restored.directory, certificates=reports, now=datetime.now(UTC))
-    again = restored.ledger.requests.get(request.id)
+    again = restored.ledger.requests.replacement_of(restored.ledger.requests.get(request.id))
     given = [event for event in restored.ledger.events.page(again.id) if event.kind == APPROVED]
     if kept == "the ledger":
         assert again.status is Status.ACCEPTED
@@ -219,7 +266,7 @@ def test_what_was_approved_and_is_undone_runs_only_with_the_approvals_that_it_ne
 
 @pytest.mark.slow
 def test_a_request_that_failed_then_and_was_carried_out_since_is_tried_again(one, tmp_path):
-    """The restored ledger knows it, as failed."""
+    """The restored ledger knows it, as failed, and by a method that works with data that its site uses no more."""
     request = one.file(client("2"))
     one.grid.broken = {one.node("2")}
     one.run(rounds=3, max_attempts=1)
@@ -232,9 +279,10 @@ def test_a_request_that_failed_then_and_was_carried_out_since_is_tried_again(one
     one.close()
     one._ledger = None
     brought_back(backup, one.directory, force=True, now=datetime.now(UTC))
-    assert one.ledger.requests.get(request.id).status is Status.SCHEDULED
+    again = one.ledger.requests.replacement_of(one.ledger.requests.get(request.id))
+    assert (again.id != request.id, again.status) == (True, Status.RECEIVED)
     one.run(rounds=4)
-    assert one.ledger.requests.get(request.id).status is Status.COMPLETED
+    assert one.ledger.requests.get(again.id).status is Status.COMPLETED
 
 
 def test_a_server_process_that_still_runs_is_fenced_off_by_a_restore(one, backup_of_one):

@@ -105,13 +105,13 @@ def file_again(ledger: Ledger, lost: Iterable[Lost], *, now: datetime) -> dict[s
         if known is None and new.target.num_samples and not new.target.sample_ids:
             continue
         request = known or ledger.requests.submit(new, now=max(now, one.filed_at))
+        if one.is_done:
+            with suppress(RequestError):  # its method is gone: it fails when it begins, and says what to do
+                request = _without_the_data(ledger, request, now=now)
         numbers[one.request_id] = request.id
         for name in one.approved_by:
             with suppress(RequestError):  # it is decided
                 decisions.accept(request.id, by=name, now=now, earlier=one.request_id)
-        if one.is_done:
-            request = _without_the_data(ledger, request, now=now)
-            numbers[one.request_id] = request.id
         with suppress(RequestError):  # it is done already, or cannot be done again; the list has it
             if known is not None and request.status is Status.FAILED:
                 decisions.retry(request.id, by=BY, now=now)

@@ -81,19 +81,16 @@ def _decided_by(
         )
         return Move(request_id=request.id, to=Status.FAILED, reason=reason, result={CODE: "unknown-samples"})
     gone = known.only(target.sample_ids).forgotten
-    classes = [label for label in gone.values() if label is not None]
-    if len(gone) == len(target.sample_ids) and ledger.answers(target, classes):
-        return _answered(ledger, request, classes)
-    return None
+    labels = {item: label for item, label in gone.items() if label is not None}
+    return _answered(ledger, request, labels) if ledger.answers(target, labels) else None
 
 
-def _answered(ledger: Ledger, request: DeletionRequest, classes: Iterable[int] = ()) -> Move:
+def _answered(ledger: Ledger, request: DeletionRequest, labels: Mapping[str, int] | None = None) -> Move:
     """Return the completion of a request whose target is forgotten already: earlier deletions answer it.
 
-    classes: forgotten ones that its samples are of, as the site says.
+    labels: as in `Ledger.answers`.
     """
-    target = ledger.requests.target_of(request)
-    by = ledger.answers(target, classes)
+    by = ledger.answers(ledger.requests.target_of(request), labels)
     return Move(
         request_id=request.id,
         to=Status.COMPLETED,

@@ -6,7 +6,7 @@ token, and is stopped by `Fenced` before it changes anything.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from logging import getLogger
@@ -188,23 +188,24 @@ class Ledger:
         """Return all that is forgotten permanently, with all sample ids."""
         return Exclusions().including(target for _, target in self._forgotten())
 
-    def answers(self, target: Target, classes: Iterable[int] = ()) -> tuple[str, ...]:
+    def answers(self, target: Target, labels: Mapping[str, int] | None = None) -> tuple[str, ...]:
         """Return the requests whose deletions forgot all of the target; empty where some of it is left.
 
         A reopened one answers none: its data is excluded, and its effect is not shown any more.
-        classes: forgotten ones that all its samples are of which no deletion names; their deletions answer it, too.
+        labels: the classes of the target's samples, as far as its site says; the deletion of a class answers for them.
         """
-        known, found, of_classes = Exclusions(), [], frozenset(classes)
+        labels = labels or {}
+        known, found, classes = Exclusions(), [], frozenset(labels.values())
         # A ledger may hold thousands; a class concerns every client.
         concerns = sa.or_(_requests.c.client_id == target.client_id, _requests.c.client_id.is_(None))
         holds = _requests.c.status.in_([str(Status.VERIFYING), str(Status.COMPLETED)])
         for number, forgotten in self._forgotten(concerns, holds):
-            if Exclusions().including([forgotten]).overlap(target) or forgotten.class_label in of_classes:
+            if Exclusions().including([forgotten]).overlap(target) or forgotten.class_label in classes:
                 found.append(request_id(number))
                 known = known.including([forgotten])
-            if known.cover(target):
+            if _cover(known, target, labels):
                 return tuple(found)
-        return tuple(found) if of_classes else ()
+        return ()
 
     def _forgotten(self, *conditions: sa.ColumnElement[bool]) -> Iterator[tuple[int, Target]]:
         """Yield the numbers and targets of the requests whose data is excluded, in their order."""
@@ -304,3 +305,11 @@ def _opened(url: str, keys: SubjectKeys | None) -> Ledger:
 @cache
 def _opened_once(url: str, keys: SubjectKeys | None) -> Ledger:
     return Ledger.open(url, keys)
+
+
+def _cover(known: Exclusions, target: Target, labels: Mapping[str, int]) -> bool:
+    """Return whether all of the target is forgotten, by name or with the class that its site says it is of."""
+    if not labels:
+        return known.cover(target)
+    named = frozenset(item for item in target.sample_ids if labels.get(item) not in known.classes)
+    return not named or known.cover(replace(target, sample_ids=named, num_samples=len(named)))

@@ -178,6 +178,30 @@ def test_the_requests_that_forgot_a_target_answer_it(ledger: Ledger, token: int)
     assert [ledger.answers(target) for target, _ in answers] == [expected for _, expected in answers]
 
 
+def test_the_deletion_of_a_class_answers_for_the_samples_alone_that_are_of_it(
+    ledger: Ledger, token: int
+) -> None:
+    """The others must be named by deletions that hold; one that was reopened does not."""
+
+    def samples(*ids: str) -> Target:
+        return Target(Granularity.SAMPLE, "3", frozenset(ids))
+
+    class_7, class_8 = (Target(Granularity.CLASS, class_label=label) for label in (7, 8))
+    for number, target in enumerate([class_7, class_8, samples("a")]):
+        advance(ledger, submit(ledger, target, key=str(number)).id, Status.COMPLETED, token)
+    advance(ledger, submit(ledger, samples("r"), key="r").id, Status.REOPENED, token)
+    answers = [
+        (samples("x"), {"x": 7}, ("r-000001",)),
+        (samples("x", "y"), {"x": 7, "y": 8}, ("r-000001", "r-000002")),
+        (samples("x", "a"), {"x": 7}, ("r-000001", "r-000003")),
+        (samples("x", "r"), {"x": 7}, ()),
+        (samples("x", "unknown"), {"x": 7}, ()),
+        (samples("x"), {"x": 9}, ()),
+    ]
+    found = [ledger.answers(target, labels) for target, labels, _ in answers]
+    assert found == [expected for _, _, expected in answers]
+
+
 def test_an_attempt_counts_from_its_beginning(ledger: Ledger, token: int) -> None:
     """A request that is completed, or failed, at its second attempt has two; back in the queue the reason is kept."""
     scheduled = advance(ledger, submit(ledger).id, Status.SCHEDULED, token)

@@ -144,9 +144,9 @@ def make_private(directory: Path) -> None:
     try:
         directory.mkdir(mode=0o700)
     except FileExistsError:
-        if not directory.is_dir():  # else another process has made it at this very moment
-            raise
-        return
+        if directory.is_dir():  # another process has made it at this very moment
+            return
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory)) from None
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         give_to_owner(descriptor, directory)

@@ -65,8 +65,8 @@ def is_never_used(state: FederationState, settings: RunSettings, method: Method,
     client = target.client_id
     if settings.is_private or method.info.draws_noise:
         return False
-    if client is None:
-        return not (state.num_examples or state.answered)
+    if client is None:  # who has left may have left something of it in the model
+        return not (state.num_examples or state.answered or state.exclusions.clients)
     if state.exclusions.is_forgotten(client):
         return False
     return client not in state.num_examples and client not in state.answered

@@ -1,6 +1,7 @@
 """The deletion of data that entered no round: the model stays as it was, by whatever method it was asked for."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from server.certificate.document import decode, exact_numbers
 from server.certificate.file_checks import Outcome as Verdict
 from server.certificate.ledger_check import LedgerView, check_ledger
+from server.deletion.never_used import is_never_used
 from tests.federation import SMALL, InProcessFederation, client
 from unlearning.methods.registry import METHODS
 from unlearning.outcomes import NEVER_USED, describe_request
@@ -119,3 +121,12 @@ def test_before_the_first_round_nothing_of_a_class_has_entered(federation, metho
     assert (done.status, done.outcome) == (Status.COMPLETED, Outcome.RETRAINED)
     assert one.report(done.id)["unlearning"]["bytes_sent"] == 0
     assert one.checkpoint().exclusions == one.ledger.exclusions() != Exclusions()
+
+
+def test_a_class_may_be_in_what_clients_that_have_left_taught_the_model(federation):
+    """The state's counts have no client that trained any more."""
+    one = federation(**SMALL, rounds=1)
+    trained, target = one.run(), Target(Granularity.CLASS, class_label=1)
+    gone = replace(trained, num_examples={}, exclusions=Exclusions().including([client("0")]))
+    assert not is_never_used(gone, one.settings, METHODS["puf-special"], target)
+    assert is_never_used(replace(gone, exclusions=Exclusions()), one.settings, METHODS["puf-special"], target)

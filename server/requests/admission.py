@@ -5,7 +5,7 @@ client files at its own site; the live loop checks again before it begins (`chec
 because a federation can change while a request waits.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from logging import getLogger
@@ -15,20 +15,21 @@ from uuid import uuid4
 from server.ledger import FEDERATION, UNBOUNDED, Allowance, Ledger, NewRequest
 from server.requests.comparisons import own_comparisons
 from server.requests.privacy_budget import check_budget
-from server.requests.recommending import recommend, safest_first, shown_here, waits_for, works_with_the_data
+from server.requests.recommending import (
+    Recommendation,
+    recommend,
+    safest_first,
+    shown_here,
+    waits_for,
+    works_with_the_data,
+)
 from server.requests.training_privacy import check_covered
 from unlearning.errors import InvalidRequest, RequestError, UnknownClient, UnsupportedRequest
 from unlearning.gdpr import check_reason
 from unlearning.methods.eligibility import FederationProfile, check_eligible
 from unlearning.methods.method import Method
 from unlearning.methods.preparation import Preparation
-from unlearning.methods.registry import (
-    METHODS,
-    check_supports,
-    method_named,
-    preparations,
-    validated_parameters,
-)
+from unlearning.methods.registry import check_supports, method_named, preparations, validated_parameters
 from unlearning.methods.safe_range import beyond_safe_range
 from unlearning.one_line import list_first
 from unlearning.pseudonyms import PREFIX, is_keyed, names_of
@@ -145,24 +146,7 @@ def method_without_the_data(ledger: Ledger, request: DeletionRequest) -> tuple[s
     if not works_with_the_data(method_named(request.method)):
         return None
     target, federation = ledger.requests.target_of(request), federation_of(ledger)
-
-    def is_admissible(name: str) -> bool:
-        if works_with_the_data(METHODS[name]):
-            return False
-        try:
-            check_served(ledger, target, federation, method=name, parameters={})
-        except RequestError:
-            return False
-        return True
-
-    advised = recommend(
-        target.granularity,
-        federation,
-        is_admissible=is_admissible,
-        absent_for=lambda _: "",
-        here=shown_here(ledger, target.granularity),
-        own=own_comparisons(ledger),
-    )
+    advised = _recommended(ledger, target, federation, without=works_with_the_data)
     if not advised.method:
         return None
     return advised.method, check_served(ledger, target, federation, method=advised.method, parameters={})
@@ -206,26 +190,42 @@ def _with_method(
         why = f"All of it was forgotten by {' and '.join(answering)}."
         return replace(new, method=ledger.requests.get(answering[-1]).method, why=why)
     online = {record.client_id for record in ledger.online_clients()}
-    federation = federation_of(ledger)
+    advised = _recommended(ledger, target, federation_of(ledger), online)
+    if not advised.method:
+        check_admissible(ledger, target, method=safest_first()[0], parameters={})  # says what is in the way
+    return replace(new, method=advised.method, why=advised.why)
+
+
+def _recommended(
+    ledger: Ledger,
+    target: Target,
+    federation: FederationProfile | None,
+    online: set[str] | None = None,
+    *,
+    without: Callable[[Method], bool] = lambda _: False,
+) -> Recommendation:
+    """Return the recommended method of those that the federation can carry out.
+
+    online: the clients that are; None: none is waited for. without: which methods are out of the question.
+    """
 
     def is_admissible(name: str) -> bool:
+        if without(method_named(name)):
+            return False
         try:
             check_served(ledger, target, federation, method=name, parameters={})
         except RequestError:
             return False
         return True
 
-    advised = recommend(
+    return recommend(
         target.granularity,
         federation,
         is_admissible=is_admissible,
-        absent_for=lambda name: waits_for(method_named(name), target, online),
+        absent_for=lambda name: "" if online is None else waits_for(method_named(name), target, online),
         here=shown_here(ledger, target.granularity),
         own=own_comparisons(ledger),
     )
-    if not advised.method:
-        check_admissible(ledger, target, method=safest_first()[0], parameters={})  # says what is in the way
-    return replace(new, method=advised.method, why=advised.why)
 
 
 def _check_ids(target: Target) -> None:

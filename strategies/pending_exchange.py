@@ -10,7 +10,7 @@ from strategies.fedavg import FedAvg
 from strategies.update_limits import CheckCount, agrees, check_norm, check_vector, excess, influences
 from unlearning.buffers import Change, buffer_positions, buffers_in, check_variances
 from unlearning.errors import FlowerUnlearningError, MethodFailed, UpdateRefused
-from unlearning.methods.method import Method, MethodInfo, Need, Problem, Replies, Reply, UnlearningState
+from unlearning.methods.method import Method, MethodInfo, Problem, Replies, Reply, UnlearningState
 from unlearning.methods.updates import RETAINED_UPDATE, num_retained, split_buffers
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING
@@ -136,11 +136,10 @@ class PendingExchange:
         the target asks it, if at all, for what it keeps. Of fewer than three answers none is refused: the median of two
         is their mean, and it cannot be known which one is wrong. Then the gate and `max-update-norm` are what is left.
         """
-        does_without = not {Need.REQUESTER_ONLINE, Need.EVERY_CLIENT_ONLINE} & self.info.needs
         return {
             client: change
             for client, reply in sound.items()
-            if (does_without or client not in self.problem.targets)
+            if (not self.info.works_with_the_data or client not in self.problem.targets)
             and reply.num_examples  # one without weight would pull the median down
             and (change := self._change(client, reply)) is not None
         }

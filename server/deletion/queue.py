@@ -82,7 +82,9 @@ def _decided_by(
         return Move(request_id=request.id, to=Status.FAILED, reason=reason, result={CODE: "unknown-samples"})
     gone = known.only(target.sample_ids).forgotten
     labels = {item: label for item, label in gone.items() if label is not None}
-    return _answered(ledger, request, labels) if ledger.answers(target, labels) else None
+    if len(gone) == len(target.sample_ids) and ledger.answers(target, labels):
+        return _answered(ledger, request, labels)
+    return None
 
 
 def _answered(ledger: Ledger, request: DeletionRequest, labels: Mapping[str, int] | None = None) -> Move:

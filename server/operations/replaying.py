@@ -6,8 +6,8 @@ under the same key, with the same day of receipt, so doing it twice changes noth
 listed and not filed again. Approvals are carried over and say so; where too few are known, the request waits for a
 decision. Where that ledger is lost, certificates say what it knew (`server.operations.certified_deletions`).
 
-Data whose deletion was carried out is used by its sites no more, not even to forget it once more. Where the method of a
-request works with it, a request for the recommended one of the others takes its place.
+Sites no longer use data whose deletion was carried out, not even to forget it again. Where the method of a request
+works with it, a request for the recommended one of the others takes its place.
 """
 
 from collections.abc import Iterable, Iterator
@@ -127,8 +127,8 @@ def file_again(ledger: Ledger, lost: Iterable[Lost], *, now: datetime) -> dict[s
 
 
 def _without_the_data(ledger: Ledger, request: DeletionRequest, *, now: datetime) -> DeletionRequest:
-    """Return what can be carried out though its sites use the data no more: the request, or one in its place."""
-    request = ledger.requests.replacement_of(ledger.requests.get(request.id))
+    """Return what can be carried out though sites no longer use the data: the request, or one in its place."""
+    request = ledger.requests.replacement_of(request)
     if request.status not in UNBEGUN_STATUSES | {Status.FAILED}:
         return request
     # The methods, and with them PyTorch.
@@ -142,8 +142,8 @@ def _without_the_data(ledger: Ledger, request: DeletionRequest, *, now: datetime
         Instead(method=method, parameters=parameters, approvals_needed=needed),
         by=BY,
         now=now,
-        reason=f"Its sites use the data no more since the deletion that the restore has undone, and {request.method} "
-        "works with it.",
+        reason=f"{request.method} works with the data, which sites no longer use since the deletion that the restore "
+        "has undone.",
     )
 
 

@@ -5,7 +5,7 @@ client files at its own site; the live loop checks again before it begins (`chec
 because a federation can change while a request waits.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from logging import getLogger
@@ -15,14 +15,7 @@ from uuid import uuid4
 from server.ledger import FEDERATION, UNBOUNDED, Allowance, Ledger, NewRequest
 from server.requests.comparisons import own_comparisons
 from server.requests.privacy_budget import check_budget
-from server.requests.recommending import (
-    Recommendation,
-    recommend,
-    safest_first,
-    shown_here,
-    waits_for,
-    works_with_the_data,
-)
+from server.requests.recommending import Recommendation, recommend, safest_first, shown_here, waits_for
 from server.requests.training_privacy import check_covered
 from unlearning.errors import InvalidRequest, RequestError, UnknownClient, UnsupportedRequest
 from unlearning.gdpr import check_reason
@@ -139,14 +132,14 @@ def check_served(
 
 
 def method_without_the_data(ledger: Ledger, request: DeletionRequest) -> tuple[str, Mapping[str, Any]] | None:
-    """Return the method, with its parameters, for data that its site uses no more, not even to forget it.
+    """Return the method, with its parameters, for data that sites no longer use, not even to forget it.
 
-    None where that of the request does without it, or no other can serve it.
+    None where that of the request does not work with the data, or no other can serve it.
     """
-    if not works_with_the_data(method_named(request.method)):
+    if not method_named(request.method).info.works_with_the_data:
         return None
     target, federation = ledger.requests.target_of(request), federation_of(ledger)
-    advised = _recommended(ledger, target, federation, without=works_with_the_data)
+    advised = _recommended(ledger, target, federation, None)
     if not advised.method:
         return None
     return advised.method, check_served(ledger, target, federation, method=advised.method, parameters={})
@@ -200,17 +193,15 @@ def _recommended(
     ledger: Ledger,
     target: Target,
     federation: FederationProfile | None,
-    online: set[str] | None = None,
-    *,
-    without: Callable[[Method], bool] = lambda _: False,
+    online: set[str] | None,
 ) -> Recommendation:
     """Return the recommended method of those that the federation can carry out.
 
-    online: the clients that are; None: none is waited for. without: which methods are out of the question.
+    online: the clients that are; None: of methods that do not work with the data, and whoever is online.
     """
 
     def is_admissible(name: str) -> bool:
-        if without(method_named(name)):
+        if online is None and method_named(name).info.works_with_the_data:
             return False
         try:
             check_served(ledger, target, federation, method=name, parameters={})

@@ -23,7 +23,7 @@ from server.ledger import Ledger
 from server.requests.comparisons import NOTHING, Comparison, known
 from server.requests.plan_data import PublishedDistance, places
 from unlearning.methods.eligibility import FederationProfile
-from unlearning.methods.method import Method, Need
+from unlearning.methods.method import Method
 from unlearning.methods.registry import METHODS
 from unlearning.outcomes import is_shown
 from unlearning.requests import Granularity, Outcome, Target
@@ -83,14 +83,9 @@ def recommend(
 
 def waits_for(method: Method, target: Target, online: set[str]) -> str:
     """Return the client that a request would wait for; empty if it can be served."""
-    if target.client_id is not None and target.client_id not in online and works_with_the_data(method):
+    if target.client_id is not None and target.client_id not in online and method.info.works_with_the_data:
         return f"client {target.client_id}"
     return "" if online else "any client"
-
-
-def works_with_the_data(method: Method) -> bool:
-    """Return whether the clients that a request is about work with what is to be forgotten."""
-    return bool(method.info.needs & {Need.REQUESTER_ONLINE, Need.EVERY_CLIENT_ONLINE})
 
 
 def safest_first() -> list[str]:

@@ -23,7 +23,6 @@ from server.operations import restore as restore_module
 from server.operations.backup import FILE, back_up, read_verified
 from server.operations.certified_deletions import read_certified, unknown_to
 from server.operations.restore import restore
-from server.requests.recommending import works_with_the_data
 from tests.acceptance.test_live_deletion import sample_ids
 from tests.federation import client
 from tests.ledgers import NOW, live_at, submit
@@ -175,9 +174,9 @@ def test_sites_that_remember_a_deletion_need_none_of_its_data_to_do_it_again(
         known = restored.ledger.requests.find(old.idempotency_key, old.submitted_by, old.submitted_role)
         new = restored.ledger.requests.get(done.filed_again[old.id])
         assert new.status is Status.COMPLETED
-        assert not works_with_the_data(METHODS[new.method])
+        assert not METHODS[new.method].info.works_with_the_data
         assert (new.received_on, new.due_on, new.target) == (old.received_on, old.due_on, old.target)
-        if works_with_the_data(METHODS[old.method]) and known is not None:
+        if METHODS[old.method].info.works_with_the_data and known is not None:
             assert restored.ledger.requests.replacement_of(known).id == new.id
 
 
@@ -268,7 +267,7 @@ def test_what_was_approved_and_is_undone_runs_only_with_the_approvals_that_it_ne
 
 @pytest.mark.slow
 def test_a_request_that_failed_then_and_was_carried_out_since_is_tried_again(one, tmp_path):
-    """The restored ledger knows it, as failed, and by a method that works with data that its site uses no more."""
+    """The restored ledger knows it, as failed, and by a method that works with data that its site no longer uses."""
     request = one.file(client("2"))
     one.grid.broken = {one.node("2")}
     one.run(rounds=3, max_attempts=1)

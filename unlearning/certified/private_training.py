@@ -134,9 +134,8 @@ def bounded(epsilon: float) -> float | None:
 def spent_epsilon(rounds: Sequence[PrivateRounds], *, delta: float, group: int = 1) -> float:
     """Return the ε at `delta` of all rounds together, for any `group` clients; infinite where nothing is hidden.
 
-    Infinite as well where that of one client is above about 1,000, or there are more than ten million rounds. Rounds of
-    more than 32 kinds are counted as ones of slightly less noise and a slightly larger share. A large group takes long:
-    see `epsilon_of_group`.
+    Where clients are sampled it is infinite as well above about 1,000 for one client, and for more than ten million
+    rounds. Rounds of more than 32 kinds count as `_counted` says. A large group takes long: see `epsilon_of_group`.
 
     Raises:
         ConfigurationError: the accountant is not installed.
@@ -221,7 +220,10 @@ def most_rounds(
 
 
 def _counted(rounds: Iterable[PrivateRounds]) -> tuple[PrivateRounds, ...]:
-    """Return rounds that hide no more than these, of at most `_MOST_KINDS` kinds; one of more kinds is within 5 %."""
+    """Return rounds that hide no more than these, of at most `_MOST_KINDS` kinds.
+
+    Of more, noise is rounded down and the share up, by at most 5 %; what is still of more counts as all of the weakest.
+    """
     known = [
         replace(one, noise_multiplier=min(one.noise_multiplier, _LARGEST_NOISE))
         for one in rounds

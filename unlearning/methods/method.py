@@ -116,6 +116,11 @@ class MethodInfo:
     assumes_fedavg: str = ""
 
     @property
+    def works_with_the_data(self) -> bool:
+        """Whether it works with what is to be forgotten, at the clients that a request is about."""
+        return not self.needs.isdisjoint({Need.REQUESTER_ONLINE, Need.EVERY_CLIENT_ONLINE})
+
+    @property
     def sums_data(self) -> bool:
         """Whether its sums are of data and so the same in each round, not of updates."""
         return self.target_sends is TargetSends.SUMS

@@ -187,6 +187,23 @@ def test_rounds_of_many_kinds_are_counted_together_and_never_as_less():
     assert spent_epsilon(strange, delta=1e-5) >= spent_epsilon(strange[:30], delta=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("noise", "spread"),
+    [(1.05**8 + 1e-4, 1.0), (1.5, 1.0), (1.5, 2.0)],
+    ids=["share", "noise", "both, too unlike"],
+)
+def test_rounds_that_count_together_count_as_no_less_than_each_by_itself(
+    monkeypatch, noise: float, spread: float
+):
+    """Rounded by at most 5 % while that is enough, else all as those that hide least."""
+    kinds = [rounds(5, noise=noise * spread**number, sampling=0.1 + number / 1000) for number in range(6)]
+    exact = spent_epsilon(kinds, delta=1e-5)
+    monkeypatch.setattr("unlearning.certified.private_training._MOST_KINDS", 5)
+    together = spent_epsilon(kinds, delta=1e-5)
+    assert exact < together
+    assert spread > 1 or together <= 1.2 * exact
+
+
 @pytest.mark.parametrize("sampling", [1.0, pytest.param(0.2, marks=pytest.mark.slow)])
 def test_the_least_noise_keeps_the_budget_and_a_hundredth_less_does_not(sampling: float):
     """What is calibrated is what is counted."""

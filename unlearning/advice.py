@@ -70,7 +70,7 @@ ADVICE: Mapping[str, str] = {
     "nothing-to-forget": (
         "No client that was asked has an example of it, or has one left after earlier deletions. Of samples: compare "
         "your list with the client's. To leave a whole client or a class out from now on all the same: flower-unlearn "
-        "retry {id} --method natural."
+        "retry {id} --method natural; --method retrain where a restored model may still have the data."
     ),
     **dict(_each("budget-spent noise-uncounted", _BUDGET)),
     **dict(

@@ -15,6 +15,7 @@ import pytest
 from server.federation.checkpoints import CheckpointStore
 from server.federation.state import FederationState, Phase
 from strategies.messages import SESSION, UNLEARN, WHOAMI
+from strategies.sessions.endpoint import LISTEN_S, Endpoint
 from strategies.sessions.session_grid import SessionGrid
 from tests.deletion_service import free_port
 from tests.federation import InProcessFederation, client, federations
@@ -235,8 +236,10 @@ def test_a_client_lost_in_a_session_is_named_in_the_report(make, monkeypatch, lo
     assert unlearning["findings"]["clients whose curvature was used"] == [{"0": "1", "1": "0"}[gone]]
 
 
-def test_a_port_that_is_taken_fails_the_attempt_and_not_the_federation(make):
+def test_a_port_that_is_taken_fails_the_attempt_and_not_the_federation(make, monkeypatch):
     """The request waits for another try; training goes on."""
+    assert Endpoint.listen.__kwdefaults__ == {"wait_s": LISTEN_S}
+    monkeypatch.setitem(Endpoint.listen.__kwdefaults__, "wait_s", 1.0)  # a minute: an earlier run may end
     federation = make("session", max_attempts=1)
     federation.run()
     port = int(federation.settings.session_address.rpartition(":")[2])

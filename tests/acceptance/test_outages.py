@@ -79,7 +79,9 @@ def finished_like(one, state: FederationState, expected: str) -> None:
 
 
 @pytest.mark.parametrize("at", [7, 11])
-def test_a_full_disk_is_waited_for_and_leaves_nothing_half_written(federation, monkeypatch, expected, at):
+def test_a_full_disk_is_waited_for_and_leaves_nothing_half_written(
+    federation, monkeypatch, expected, at, caplog
+):
     """At the n-th write of a file after the start, be it checkpoint or report: it is written, then the disk is full."""
     one = federation(**SETTINGS)
     half_written: list[Path] = []
@@ -96,6 +98,7 @@ def test_a_full_disk_is_waited_for_and_leaves_nothing_half_written(federation, m
     state = one.run()
     assert len(outage.waited) == 3
     assert half_written == []
+    assert caplog.text.count(f"No space left on device: '{one.directory}/") == 3  # so that it says which disk
     finished_like(one, state, expected)
 
 

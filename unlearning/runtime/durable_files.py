@@ -24,6 +24,7 @@ _log = getLogger(__name__)
 OTHERS = 0o077
 """The bits of a mode that give others anything."""
 _PARTIAL = re.compile(r"\..+\.\d+")
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
@@ -69,7 +70,7 @@ def durable_file(path: Path, *, mode: int = 0o600, is_new: bool = False) -> Iter
 
     Raises:
         FileExistsError: it is to be new, and there is one already.
-        OSError: the directory cannot be written to.
+        OSError: the directory cannot be written to. Of a full disk it names `path`.
     """
     make_private(path.parent)
     partial = partial_of(path)
@@ -85,6 +86,10 @@ def durable_file(path: Path, *, mode: int = 0o600, is_new: bool = False) -> Iter
                 os.link(partial, path)
             else:
                 partial.replace(path)
+    except OSError as exc:
+        if exc.errno in _FULL and exc.filename is None:
+            exc.filename = str(path)  # so that the message says which disk
+        raise
     finally:
         partial.unlink(missing_ok=True)
     sync_directory(path.parent)

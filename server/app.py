@@ -264,8 +264,8 @@ def _check_room(settings: RunSettings, state_dir: Path, size: int) -> None:
     needed, free = (settings.checkpoints_kept + 1 + answers) * size, disk_usage(state_dir).free
     if needed > free:
         wrong.append(
-            f"state-dir: {settings.checkpoints_kept} checkpoints and a round's answers take {needed / GB:.1f} GB in "
-            f"{state_dir}, where {free / GB:.1f} GB are free. Make room, name another state-dir, or keep fewer "
+            f"state-dir: {settings.checkpoints_kept} checkpoints and a round's answers take {needed / GB:.2g} GB in "
+            f"{state_dir}, where {free / GB:.2g} GB are free. Make room, name another state-dir, or keep fewer "
             "(checkpoints-kept)."
         )
     if wrong:

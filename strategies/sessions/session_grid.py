@@ -6,6 +6,7 @@ invited again when its stream has gone permanently, when it leaves, and after `L
 come is sent its message by Flower; one that reports that it cannot is not invited again for a while.
 """
 
+import errno
 import math
 import time
 from collections.abc import Iterable, Iterator
@@ -138,7 +139,8 @@ class SessionGrid(Grid):
         """Send messages; the ids are for `pull_messages` of this grid.
 
         Raises:
-            SessionError: they are too large for a stream, or the answers for the disk; none was sent.
+            SessionError: they are too large for a stream; none was sent.
+            OSError: the answers are too large for the disk (ENOSPC); none was sent.
         """
         messages = list(messages)
         self._forget_late()
@@ -230,10 +232,10 @@ class SessionGrid(Grid):
             )
         free = math.inf if self._spool is None else disk_usage(self._spool).free
         if count * size > free:
-            raise SessionError(
-                f"The answers of {count} clients take {count * size / GB:.1f} GB in {self._spool}, where "
-                f"{free / GB:.1f} GB are free. Make room, name another state-dir, or ask fewer clients (fraction).",
-                code="disk-full",
+            raise OSError(
+                errno.ENOSPC,
+                f"The answers of {count} clients take {count * size / GB:.2g} GB in {self._spool}, where "
+                f"{free / GB:.2g} GB are free. Make room, name another state-dir, or ask fewer clients (fraction).",
             )
 
     def _send(self, message: Message) -> bool:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,11 @@ from server.federation.outages import is_outage, run_through_outages
 from server.federation.state import FederationState, RoundResult
 from server.ledger import LedgerUnavailable
 from server.ledger.database import Database
-from tests.federation import SMALL
+from strategies.sessions import session_grid
+from tests.deletion_service import free_port
+from tests.federation import SMALL, federations
 from tests.ledgers import new_database
+from tests.sessions import SessionFederation
 from unlearning.errors import Fenced
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
@@ -100,6 +104,21 @@ def test_a_full_disk_is_waited_for_and_leaves_nothing_half_written(
     assert half_written == []
     assert caplog.text.count(f"No space left on device: '{one.directory}/") == 3  # so that it says which disk
     finished_like(one, state, expected)
+
+
+@pytest.mark.parametrize("at", [1, 4, 7])
+def test_a_disk_without_room_for_answers_is_waited_for(tmp_path, monkeypatch, expected, caplog, at):
+    """At the n-th sending over sessions: of a round of training, of a deletion, of the measurement of a model."""
+    outage = Outage(monkeypatch, at=at)
+    monkeypatch.setattr(
+        session_grid, "disk_usage", lambda _: SimpleNamespace(free=0 if outage.is_on else 10**12)
+    )
+    address = f"127.0.0.1:{free_port()}"
+    with federations(tmp_path, SessionFederation) as make:
+        one = make(**SETTINGS, transport="session", session_address=address)
+        finished_like(one, one.run(), expected)
+    assert caplog.text.count("Nothing can be saved.") == len(outage.waited) == 3
+    assert "clients take" in caplog.text
 
 
 def test_a_full_disk_in_the_middle_of_a_report_leaves_no_report(federation, monkeypatch, expected):

@@ -560,18 +560,22 @@ def test_a_disk_that_fills_in_the_middle_of_an_answer_costs_that_client_its_turn
         assert set(federation.exchange(request("0"), request("1")).messages) == {"0", "1"}
 
 
-@pytest.mark.parametrize("what", ["disk-full", "message-too-large"])
-def test_what_has_no_room_is_refused_before_anything_is_sent(endpoint, tmp_path, monkeypatch, what):
-    """A model that the disk cannot hold once for each client, or that is too large for a stream."""
+def test_what_has_no_room_is_refused_before_anything_is_sent(endpoint, tmp_path, monkeypatch):
+    """A model that is too large for a stream, or that the disk cannot hold once for each client: that can be mended."""
     size = count_bytes(request("0").content)
-    free = 2 * size - (what == "disk-full")
-    monkeypatch.setattr(session_grid, "disk_usage", lambda _: SimpleNamespace(free=free))
-    monkeypatch.setattr(session_grid, "MAX_INSTRUCTION_BYTES", size - (what == "message-too-large"))
     federation = Federation(endpoint, spool=tmp_path)
     with federation.grid.session():
-        with raises(SessionError, what):
+        with monkeypatch.context() as patched, raises(SessionError, "message-too-large"):
+            patched.setattr(session_grid, "MAX_INSTRUCTION_BYTES", size - 1)
             federation.exchange(request("0"), request("1"))
+        monkeypatch.setattr(session_grid, "MAX_INSTRUCTION_BYTES", size)
+        monkeypatch.setattr(session_grid, "disk_usage", lambda _: SimpleNamespace(free=2 * size - 1))
+        with pytest.raises(OSError, match="clients take") as caught:
+            federation.exchange(request("0"), request("1"))
+        assert caught.value.errno == errno.ENOSPC
         assert federation.invited() == []
+        monkeypatch.setattr(session_grid, "disk_usage", lambda _: SimpleNamespace(free=2 * size))
+        assert set(federation.exchange(request("0"), request("1")).messages) == {"0", "1"}
 
 
 def test_a_site_without_room_for_the_model_says_so(endpoint, tmp_path, monkeypatch):

@@ -35,7 +35,6 @@ from server.federation.clients import Clients
 from server.federation.context import FederationContext
 from server.federation.earlier_settings import SettingsSince, going_on
 from server.federation.observing import ServerTestSet
-from server.federation.outages import run_through_outages
 from server.federation.preparations import Preparations
 from server.federation.round_log import RoundLog
 from server.federation.sample_accounts import start_sample_accounts
@@ -47,7 +46,7 @@ from server.federation.training_account import (
     private_settings,
     refuse_without_privacy,
 )
-from server.ledger import Ledger
+from server.ledger import Ledger, LedgerUnavailable
 from server.operations.logs import log_to_flower
 from server.state_directory.files import (
     ARRIVING,
@@ -79,6 +78,7 @@ from unlearning.methods.method import Need
 from unlearning.methods.registry import method_named
 from unlearning.parameters import Vector, content_hash, size_of_vector
 from unlearning.runtime.durable_files import keep_private, write_atomically
+from unlearning.runtime.outages import is_disk_outage, run_through_outages
 from unlearning.runtime.peak_memory import GB
 from unlearning.task_contract import check_task, couples_examples, refuse_coupled
 from unlearning.tasks.own_code import load_own_test
@@ -223,13 +223,17 @@ def run_federation(
         write_atomically(context.state_dir / SETTINGS_FILE, json.dumps(dict(run.written), indent=1).encode())
         loop = LiveLoop(context, scripted, every_round_counts=every_round_counts)
         try:
-            state = run_through_outages(loop.run, begin)
+            state = run_through_outages(loop.run, begin, is_outage=_is_outage)
         except Fenced as exc:
             _log.error("This server process ends: %s", exc)
             raise
         digest = content_hash(state.parameters)
         _log.info("Done after round %d; model %s in %s", state.round, digest, context.state_dir)
         return state
+
+
+def _is_outage(error: BaseException) -> bool:
+    return isinstance(error, LedgerUnavailable) or is_disk_outage(error)
 
 
 def _new_state(context: FederationContext) -> FederationState:

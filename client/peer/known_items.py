@@ -119,8 +119,9 @@ class KnownItems:
             return
         for item in list(self.record.of(Kind.STATISTICS, subject)):
             if item.vector is not None:
-                self.by_id[item.id] = replace(item, vector=None)
-                self._journal.put(self.by_id[item.id])
+                without = replace(item, vector=None)
+                self._journal.put(without)
+                self.by_id[item.id] = without
 
 
 def check_fits(item: GossipMessage, record: Record, *, is_applied: bool = False) -> None:

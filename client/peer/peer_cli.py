@@ -2,6 +2,7 @@
 
 import logging
 import signal
+import threading
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from client.peer.record import PeerRules, Record
 from strategies.command_line import Printing, Program, run_program, show_json, show_lines
 from unlearning.errors import InvalidRequest
 from unlearning.requests import Granularity, Target, parse_sample_ids
+from unlearning.runtime.outages import run_through_outages
 
 app = typer.Typer(cls=Program, add_completion=False, help="One peer of a federation without a server.")
 
@@ -37,10 +39,12 @@ def run(
     settings = read_config(config)
     from client.peer.process import PeerProcess, make_peer  # torch takes seconds to import
 
-    process = PeerProcess(settings, make_peer(settings))
+    ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: process.stop())
-    process.run()
+        signal.signal(number, lambda *_: ended.set())
+    run_through_outages(
+        PeerProcess.run, lambda: PeerProcess(settings, make_peer(settings), ended), wait=ended.wait
+    )
 
 
 @app.command(cls=Printing)

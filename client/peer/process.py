@@ -69,32 +69,43 @@ def make_peer(config: PeerConfig) -> Peer:
 
 
 class PeerProcess:
-    """A process that runs `peer` until it is stopped, or has left the federation and all its neighbours know."""
+    """A process that runs `peer` until it is stopped, or has left the federation and all its neighbours know.
 
-    def __init__(self, config: PeerConfig, peer: Peer) -> None:
+    ended: an event that stops it, as `stop` does.
+    """
+
+    def __init__(self, config: PeerConfig, peer: Peer, ended: threading.Event | None = None) -> None:
         self._config, self._peer = config, peer
         self._changed = threading.Condition(threading.RLock())
-        self._stopping = threading.Event()
+        self._ended, self._stopping = ended or threading.Event(), threading.Event()
+        self._unsaved: Exception | None = None
         self._links: dict[str, threading.Thread] = {}
         self._memory = DirectoryMemory(config.state_dir)
         self._waits_since: dict[str, float] = {}
 
+    @property
+    def round(self) -> int:
+        """The rounds that are behind its model."""
+        return self._peer.model.round
+
     def stop(self) -> None:
         """Let `run` return; may be called from any thread, or from a signal handler."""
-        self._stopping.set()
+        self._ended.set()
 
     def run(self) -> None:
         """Train, answer, forget.
 
         Raises:
             DeploymentError: the address is taken.
-            OSError: the state directory cannot be written to.
+            OSError: the state directory cannot be written to; a peer that is made again goes on from what it has.
         """
         config = self._config
         server = PeerServer(config.bind, config.tls_files(), self._reception())
         _log.info("Peer %s listens at %s.", config.peer, config.bind)
         try:
-            while not self._stopping.is_set():
+            while not self._ended.is_set():
+                if self._unsaved is not None:
+                    raise self._unsaved
                 self._open_links()
                 self._take_requests()
                 if self._do_work() or self._do_round():
@@ -105,7 +116,8 @@ class PeerProcess:
                 with self._changed:
                     self._changed.wait(_IDLE_S)
         finally:
-            self._stopping.set()
+            with self._changed:
+                self._stopping.set()
             server.stop()
             for thread in self._links.values():
                 thread.join()
@@ -123,8 +135,15 @@ class PeerProcess:
 
     def _handle(self, sender: str, payload: Payload) -> frozenset[str]:
         with self._changed:
-            known = self._peer.take_payload(sender, payload)
-            self._changed.notify_all()
+            if self._unsaved is not None or self._stopping.is_set():  # it may know more than what was saved
+                raise OSError("This peer is being started again.")
+            try:
+                known = self._peer.take_payload(sender, payload)
+            except (OSError, MemoryError) as exc:
+                self._unsaved = exc
+                raise
+            finally:
+                self._changed.notify_all()
         return known
 
     def _take_requests(self) -> None:

@@ -17,7 +17,6 @@ import sqlalchemy as sa
 from server import app
 from server.federation.checkpoints import CheckpointStore
 from server.federation.context import FederationContext
-from server.federation.outages import is_outage, run_through_outages
 from server.federation.state import FederationState, RoundResult
 from server.ledger import LedgerUnavailable
 from server.ledger.database import Database
@@ -30,6 +29,7 @@ from unlearning.errors import Fenced
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
 from unlearning.runtime import durable_files
+from unlearning.runtime.outages import is_disk_outage, run_through_outages
 
 SETTINGS = {
     "requests": "at=1 client=2 method=puf-regular",
@@ -246,7 +246,7 @@ def test_what_no_waiting_can_mend_is_raised_at_once():
 
     with pytest.raises(FileNotFoundError):
         run_through_outages(broken, lambda: FederationState(parameters=np.zeros(1)), wait=wait)
-    assert is_outage(OSError(errno.EDQUOT, "Disk quota exceeded"))
+    assert is_disk_outage(OSError(errno.EDQUOT, "Disk quota exceeded"))
 
 
 def test_the_wait_doubles_up_to_a_minute_and_starts_anew_after_progress(tmp_path):

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client.peer.gossip import GossipMessage
+from client.peer.gossip import GossipMessage, Kind
 from client.peer.journal import Journal
+from client.peer.known_items import KnownItems
 from tests.peers import FOUR, correction_item, counting_peer, member_item, request_item, samples
 
 
@@ -76,3 +77,34 @@ def test_what_was_asked_to_be_forgotten_here_stays_forgotten_without_its_request
         path.write_bytes(b"")
     again = counting_peer("0", FOUR, Journal(tmp_path))
     assert again.forget_set().sample_ids == {"3"}
+
+
+def test_curvatures_are_dropped_at_the_next_start_where_a_process_ended_before_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The correction is in the model by then, and nothing would look at them again."""
+    peer = counting_peer("0", FOUR, Journal(tmp_path))
+    for other, neighbours in (("1", "02"), ("2", "13"), ("3", "02")):
+        peer.receive(member_item(other, *neighbours), "1")
+    peer.receive(request_item("1", curvature=True), "1")
+    numbers = {"num_examples": 10, "deleted": 0}
+    for other in "23":
+        peer.receive(
+            GossipMessage(
+                kind=Kind.STATISTICS, origin=other, subject="1-key", values=numbers, vector=np.ones(3)
+            ),
+            "1",
+        )
+    monkeypatch.setattr(KnownItems, "drop_curvatures", _end)
+    with pytest.raises(KeyboardInterrupt):
+        peer.receive(correction_item("1"), "1")
+    monkeypatch.undo()
+    again = counting_peer("0", FOUR, Journal(tmp_path))
+    assert again.model.applied == {"correction/1/1-key"}
+    for journal in (again.record.items.values(), Journal(tmp_path).items()):
+        kept = [item.vector for item in journal if item.kind is Kind.STATISTICS]
+        assert kept == [None, None]
+
+
+def _end(*_: object) -> None:
+    raise KeyboardInterrupt

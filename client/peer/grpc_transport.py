@@ -11,6 +11,7 @@ members call at once, the oldest call makes room for a new one. A call that last
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from logging import getLogger
 from typing import Any
 
 import grpc
@@ -35,6 +36,8 @@ from unlearning.errors import DeploymentError, SessionError, VersionMismatch
 from unlearning.parameters import Vector
 from unlearning.protocol import PROTOCOL, check_protocol, stamped
 from unlearning.runtime.json_codec import from_plain, to_plain
+
+_log = getLogger(__name__)
 
 MAX_TEXT_BYTES = 2**20
 """What a payload may be beside its array: the ids of some ten thousand corrections."""
@@ -144,12 +147,15 @@ class PeerService(PeerServiceServicer):
             return pb.Receipt(known=sorted(self._take(request_iterator, call)))
         except grpc.RpcError:
             raise  # the caller has gone, or was cut off
+        except (OSError, MemoryError) as exc:  # this peer's own trouble: the payload comes again
+            _log.error("A payload cannot be taken now: %s", exc)
+            status, reason = grpc.StatusCode.UNAVAILABLE, "This peer cannot take it now. Send it again."
         except Exception as exc:  # noqa: BLE001 - a foreign payload may cause any, and the process lives
-            refused = exc
+            reason = self._reception.refusals.add(call.party or "(no certificate)", exc)
+            status = _status(exc)
         finally:
             self._places.leave(call)
-        reason = self._reception.refusals.add(call.party or "(no certificate)", refused)
-        context.abort(_status(refused), reason)
+        context.abort(status, reason)
         raise AssertionError("abort raises")
 
     def _admit(self, call: _Call) -> None:
@@ -270,6 +276,4 @@ def _status(error: Exception) -> grpc.StatusCode:
             return grpc.StatusCode.FAILED_PRECONDITION
         case SessionError() if error.code in _STATUS:
             return _STATUS[error.code]
-        case OSError() | MemoryError():  # this peer's own trouble
-            return grpc.StatusCode.UNAVAILABLE
     return grpc.StatusCode.INVALID_ARGUMENT

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.local_layout import free_ports
 from client.peer import journal
 from client.peer.config import validate_config
-from client.peer.journal import Journal
+from client.peer.journal import Journal, read_refusals
 from client.peer.peer import Peer
 from client.peer.process import PeerProcess
 from tests.peers import counting_peer, samples
@@ -86,3 +86,4 @@ def test_a_peer_with_a_full_disk_misses_no_correction(
             thread.join()
     assert len(waited) == times
     assert caplog.text.count(f"No space left on device: '{tmp_path}/1/peer/model.npz'") >= times
+    assert read_refusals(tmp_path / "1") == {}, "the sender did nothing wrong"

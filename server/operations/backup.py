@@ -63,6 +63,7 @@ def back_up(directory: Path, *, state_dir: Path, ledger_url: str, now: datetime)
     Raises:
         BackupError: the directory is not empty or another account's; there is nothing to back up; a program is missing.
         LedgerUnavailable: the ledger cannot be read.
+        OSError: a file cannot be read or written. After any error nothing of the backup is left.
     """
     directory, state_dir, url = absolute(directory, state_dir, ledger_url)
     refuse_half_restored(state_dir)
@@ -75,7 +76,23 @@ def back_up(directory: Path, *, state_dir: Path, ledger_url: str, now: datetime)
         raise BackupError(
             f"There is no ledger {url.database}; check --state-dir and --ledger.", code="no-ledger"
         )
+    is_new = not directory.exists()
     make_private(directory)
+    try:
+        manifest = _write(directory, state_dir, url, now)
+    except (
+        BaseException
+    ):  # half a backup is none, holds what has been copied of secrets, and keeps a full disk full
+        for path in directory.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if is_new:
+            directory.rmdir()
+        raise
+    write_atomically(state_dir / LAST_BACKUP, manifest.made_at.encode())
+    return manifest
+
+
+def _write(directory: Path, state_dir: Path, url: sa.URL, now: datetime) -> Manifest:
     with closing(open_ledger(url)) as ledger:
         sequence, event_hash = _copy(directory, state_dir, url, ledger)
     files = sorted(path for path in directory.rglob("*") if path.is_file())
@@ -89,7 +106,6 @@ def back_up(directory: Path, *, state_dir: Path, ledger_url: str, now: datetime)
     # Written last: a directory without it is no backup.
     text = json.dumps({"format": FORMAT, **asdict(manifest)}, indent=1, sort_keys=True)
     write_atomically(directory / FILE, text.encode())
-    write_atomically(state_dir / LAST_BACKUP, manifest.made_at.encode())
     return manifest
 
 

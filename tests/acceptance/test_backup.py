@@ -19,6 +19,7 @@ from server.cli import app
 from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger
 from server.ledger.records import APPROVED
+from server.operations import backup as backup_module
 from server.operations import restore as restore_module
 from server.operations.backup import FILE, back_up, read_verified
 from server.operations.certified_deletions import read_certified, unknown_to
@@ -500,6 +501,27 @@ def test_a_restore_without_room_for_the_copies_touches_nothing(one, backup_of_on
     again = brought_back(backup_of_one, one.directory, now=NOW + timedelta(minutes=1))
     assert again.compared
     assert content_hash(one.checkpoint().parameters) == expected
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_backup_that_found_no_room_leaves_nothing_and_can_be_made_there_again(
+    one, tmp_path, monkeypatch, is_there
+):
+    """The disk would stay full of it."""
+    directory = tmp_path / "backup"
+    if is_there:
+        directory.mkdir()
+    with monkeypatch.context() as patch:
+
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patch.setattr(backup_module, "dump_ledger", full)  # after all files
+        with pytest.raises(OSError, match="No space left"):
+            saved(one, directory)
+    assert directory.exists() == is_there
+    assert not list(directory.glob("*"))
+    assert saved(one, directory)
 
 
 def test_a_backup_of_another_federation_is_refused(federation, tmp_path):

@@ -59,6 +59,7 @@ def log_to_stderr() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if is_json_wanted() else logging.Formatter(_TEXT))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # a line for each of its own plugins
 
 
 def log_to_flower() -> None:

@@ -27,7 +27,7 @@ from typing import Any
 
 from unlearning.certified.noise import gaussian_delta, gaussian_epsilon, largest_ratio
 from unlearning.certified.sensitivity import Sensitivity
-from unlearning.errors import ConfigurationError, MethodFailed
+from unlearning.errors import MethodFailed
 
 _ROUNDING = 1e-12  # a release that is planned to use up all of the budget must not fail by its last digit
 
@@ -106,30 +106,6 @@ class Account:
         if self.epsilon is None and sum(release.ratio > 0 for release in self.releases) > 1:
             bases.append(Basis.EMPIRICAL)
         return max(bases, key=order.index)
-
-    @property
-    def remaining_ratio(self) -> float:
-        """The largest Δ/σ that the next release may have: 0 when the budget is used up, infinite without one."""
-        if self.epsilon is None:
-            return math.inf
-        whole = largest_ratio(epsilon=self.epsilon, delta=self.delta)
-        return math.sqrt(max(0.0, whole**2 - self.spent_ratio**2))
-
-    def sigma_for(self, sensitivity: float, *, num_releases: int = 1) -> float:
-        """Return the least noise that lets `num_releases` more releases of this sensitivity share what is
-        left equally.
-
-        Raises:
-            ConfigurationError: `num_releases` is below 1.
-            MethodFailed: the budget is used up.
-        """
-        if num_releases < 1:
-            raise ConfigurationError([f"num_releases must be 1 or more, got {num_releases}."])
-        if sensitivity == 0:
-            return 0.0
-        if self.remaining_ratio == 0:
-            raise self._refused("Another release", self.spent_epsilon)
-        return sensitivity * math.sqrt(num_releases) / self.remaining_ratio
 
     def after(self, release: AccountedRelease) -> "Account":
         """Return the account after one more release: the filter.

@@ -97,8 +97,7 @@ def test_one_calibrated_release_uses_up_the_budget() -> None:
 
 def test_k_releases_need_sqrt_k_times_the_noise() -> None:
     """Nine releases with three times the noise of one fit; a tenth does not."""
-    sigma = BUDGET.sigma_for(1.0, num_releases=9)
-    assert sigma == pytest.approx(3 * analytic_sigma(epsilon=1.0, delta=1e-5, sensitivity=1.0), rel=1e-9)
+    sigma = (1 + 1e-9) * 3 * analytic_sigma(epsilon=1.0, delta=1e-5, sensitivity=1.0)
     accountant = BUDGET
     for _ in range(9):
         accountant = accountant.after(release(sigma=sigma))
@@ -121,13 +120,12 @@ def test_composition_equals_the_privacy_loss_of_both_releases_together() -> None
 
 
 def test_what_is_left_and_what_is_spent_make_the_whole() -> None:
-    """A release with exactly the remaining ratio uses the budget up."""
-    half = BUDGET.after(release(sigma=10.0))
-    sigma = half.sigma_for(1.0)
-    assert half.after(release(sigma=sigma)).spent_epsilon == pytest.approx(1.0, rel=1e-6)
-    assert (
-        half.remaining_ratio < BUDGET.remaining_ratio == pytest.approx(largest_ratio(epsilon=1.0, delta=1e-5))
-    )
+    """A release with exactly the remaining ratio uses the budget up; one with more is refused."""
+    half, whole = BUDGET.after(release(sigma=10.0)), largest_ratio(epsilon=1.0, delta=1e-5)
+    left = math.sqrt(whole**2 - half.spent_ratio**2)
+    assert half.after(release(sigma=1.0 / left)).spent_epsilon == pytest.approx(1.0, rel=1e-6)
+    with pytest.raises(MethodFailed):
+        half.after(release(sigma=0.999 / left))
 
 
 def test_a_release_without_noise_is_refused() -> None:

@@ -243,14 +243,17 @@ def hash_of_text(listed: str) -> str:
     return hashlib.sha256(listed.encode()).hexdigest()
 
 
-ID_RULE = f"an id is a text of 1 to {MAX_ID_LENGTH} printable characters without leading or trailing blanks"
+ID_RULE = (
+    f"an id is a text of 1 to {MAX_ID_LENGTH} printable characters without leading or trailing blanks, and does not "
+    "begin with #, as comments in lists of ids do"
+)
 
 
 def is_id(value: object) -> bool:
     """Return whether a client or an example can be named so."""
     if not isinstance(value, str) or not 0 < len(value) <= MAX_ID_LENGTH:
         return False
-    return value == value.strip() and value.isprintable()
+    return value == value.strip() and value.isprintable() and not value.startswith("#")
 
 
 def _check_id(kind: str, value: object) -> None:

@@ -118,6 +118,7 @@ SITES: dict[str, tuple[Any, str]] = {
     "integer ids": (with_a(ids=np.arange(7)), "malformed-id"),
     "a list of ids": (with_a(ids=DATA["a"].ids.tolist()), "malformed-id"),
     "an empty id": (with_a(ids=np.array(["", *"abcdef"])), "malformed-id"),
+    "an id like a comment": (with_a(ids=np.array(["#1", *"abcdef"])), "malformed-id"),
     "an id twice": (with_a(ids=np.array(["twin", "twin", *"abcde"])), "repeated-id"),
     "NaN": (with_a(inputs=spoiled(math.nan)), "not-finite"),
     "infinity": (with_a(inputs=spoiled(-math.inf)), "not-finite"),

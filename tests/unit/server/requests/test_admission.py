@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from server.deletion.queue import to_schedule
 from server.ledger import APPROVAL, ClientRecord, Ledger, NewRequest
@@ -14,7 +16,15 @@ from unlearning.errors import (
     UnknownClient,
     UnknownMethod,
 )
-from unlearning.requests import DeletionRequest, Exclusions, Granularity, Status, Target, parse_sample_ids
+from unlearning.requests import (
+    DeletionRequest,
+    Exclusions,
+    Granularity,
+    Status,
+    Target,
+    is_id,
+    parse_sample_ids,
+)
 
 
 @pytest.fixture
@@ -202,6 +212,13 @@ def test_a_list_of_samples_has_one_id_a_line() -> None:
     assert parse_sample_ids("\ufeff17\n\n# the second visit\n  21 \r\na b\n") == frozenset(
         {"17", "21", "a b"}
     )
+
+
+@given(st.frozensets(st.text("#, \taé", max_size=3) | st.text(max_size=5)))
+def test_no_id_is_lost_in_a_list(texts: frozenset[str]) -> None:
+    """Whatever an example may be named, a list names it: `#17` would be a comment, so it is no id."""
+    ids = {"17", *filter(is_id, texts)}
+    assert parse_sample_ids("\n".join(ids)) == ids
 
 
 @pytest.mark.parametrize("text", ["", "\n \n", "# only a comment\n"])

@@ -31,17 +31,17 @@ def to_schedule(
     forgotten meanwhile, and those that cannot be carried out fail. Sites are asked which samples they know.
     undecided: what was forgotten when one that waits was checked last, by request; brought up to date.
     """
-    waiting = [
-        (request, ledger.requests.target_of(request))
+    waiting = ledger.requests.with_targets(
+        request
         for request in ledger.requests.select(statuses=(Status.RECEIVED, Status.AWAITING, Status.ACCEPTED))
         if not request.is_held
         and not (request.status is Status.AWAITING and undecided.get(request.id) is forgotten)
-    ]
+    )
     known = ask_sites(_samples_of(target for _, target in waiting if not forgotten.cover(target)))
     for request, target in waiting:
         to, reason, result = Status.SCHEDULED, "", None
         if forgotten.cover(target) and ledger.answers(target):
-            yield _answered(ledger, request)
+            yield _answered(ledger, request, target)
             continue
         if (said := _decided_by(ledger, request, target, known.get(target.client_id or ""))) is not None:
             yield said
@@ -83,16 +83,18 @@ def _decided_by(
     gone = known.only(target.sample_ids).forgotten
     labels = {item: label for item, label in gone.items() if label is not None}
     if len(gone) == len(target.sample_ids) and ledger.answers(target, labels):
-        return _answered(ledger, request, labels)
+        return _answered(ledger, request, target, labels)
     return None
 
 
-def _answered(ledger: Ledger, request: DeletionRequest, labels: Mapping[str, int] | None = None) -> Move:
+def _answered(
+    ledger: Ledger, request: DeletionRequest, target: Target, labels: Mapping[str, int] | None = None
+) -> Move:
     """Return the completion of a request whose target is forgotten already: earlier deletions answer it.
 
     labels: as in `Ledger.answers`.
     """
-    by = ledger.answers(ledger.requests.target_of(request), labels)
+    by = ledger.answers(target, labels)
     return Move(
         request_id=request.id,
         to=Status.COMPLETED,
@@ -153,10 +155,10 @@ def to_claim(
     noted.update({request.id: text for request, text in waiting})
     forgotten = ledger.exclusions() if together else Exclusions()
     moves = [
-        _answered(ledger, request)
-        if forgotten.cover(target := ledger.requests.target_of(request)) and ledger.answers(target)
+        _answered(ledger, request, target)
+        if forgotten.cover(target) and ledger.answers(target)
         else Move(request_id=request.id, to=Status.UNLEARNING)
-        for request in together
+        for request, target in ledger.requests.with_targets(together)
     ]
     return moves, notes
 

@@ -95,9 +95,9 @@ class Clients:
         requests = ledger.requests.select(statuses=OPEN_STATUSES - {Status.VERIFYING})
         self._site_requests.follow(ledger, requests)
         # What a request asks for never changes, and a list of ids can be long.
-        self._waiting = {
-            item.id: self._waiting.get(item.id) or ledger.requests.target_of(item) for item in requests
-        }
+        new = ledger.requests.with_targets(item for item in requests if item.id not in self._waiting)
+        targets = self._waiting | {item.id: target for item, target in new}
+        self._waiting = {item.id: targets[item.id] for item in requests if item.id in targets}
         self._served = () if state.deletion is None else state.deletion.request_ids
         # The ledger may be a step behind the checkpoint.
         waiting = [*self._waiting.values(), *(() if state.deletion is None else state.deletion.targets)]

@@ -1,6 +1,7 @@
 """The requests as they are filed and read."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Any
@@ -133,6 +134,14 @@ class Requests:
                 code="ids-erased",
             )
         return target
+
+    def with_targets(self, requests: Iterable[DeletionRequest]) -> list[tuple[DeletionRequest, Target]]:
+        """Return requests with what they ask to forget; without those that have ended since they were read."""
+        found = []
+        for request in requests:
+            with suppress(IllegalMove):  # its ids are erased
+                found.append((request, self.target_of(request)))
+        return found
 
     def select(
         self,

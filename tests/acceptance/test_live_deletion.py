@@ -2,16 +2,18 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from client.memory import DirectoryMemory
+from server.ledger.request_store import Requests
 from server.live_loop import LOOK_S
 from strategies.messages import WHOAMI
 from tests.federation import SMALL, client
 from unlearning.methods.registry import METHODS
 from unlearning.parameters import content_hash
-from unlearning.requests import Granularity, Status, Target
+from unlearning.requests import DeletionRequest, Exclusions, Granularity, Status, Target
 from unlearning.tasks import load_site
 
 
@@ -330,3 +332,26 @@ def test_every_method_serves_a_live_request(federation, method):
     changed = report["model_hash_before"] != report["model_hash_after_unlearning"]
     assert changed == (method != "natural")  # the baseline only leaves the data out
     assert report["unlearning"]["rounds"] >= 1
+
+
+@pytest.mark.parametrize(("approval", "looks"), [("none", 4), ("officer", 3)])
+def test_a_request_that_is_withdrawn_while_the_loop_looks_at_it_ends_nothing(federation, approval, looks):
+    """Between each reading of the open requests and what the loop does with them: its ids are erased by then."""
+    one = federation(**SMALL, rounds=1, approval=approval)
+    one.run()
+    target = Target(Granularity.SAMPLE, "1", frozenset(sample_ids(one, "1", 2)))
+    select = Requests.select
+    for look in range(looks):
+        filed, left = one.file(target, "not"), iter(range(look, -1, -1))
+
+        def overtaken(requests: Requests, filed=filed, left=left, **given: Any) -> list[DeletionRequest]:
+            found = select(requests, **given)
+            if filed.id in [request.id for request in found] and next(left, 1) == 0:
+                one.ledger.decisions.cancel(filed.id, by="ada", now=filed.created_at)
+            return found
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Requests, "select", overtaken)
+            one.run(rounds=look + 2)
+        assert one.ledger.requests.get(filed.id).status is Status.CANCELLED
+        assert one.checkpoint().exclusions == Exclusions()

@@ -25,6 +25,7 @@ were computed from that. Of local layers those values stay that were trained wit
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -247,8 +248,10 @@ class DirectoryMemory:
         return path.read_text(encoding="utf-8").splitlines() if path.exists() else None
 
     def _read(self, folder: str) -> list[dict[str, Any]]:
-        paths = (self._directory / folder).glob("*.json")
-        found: list[dict[str, Any]] = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+        found: list[dict[str, Any]] = []
+        for path in (self._directory / folder).glob("*.json"):
+            with suppress(FileNotFoundError):  # confirmed since, by another process
+                found.append(json.loads(path.read_text(encoding="utf-8")))
         return sorted(found, key=lambda request: (request["number"], request["key"]))
 
 

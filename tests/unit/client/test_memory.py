@@ -1,5 +1,7 @@
 """What a client remembers outlives messages, runs and restarts."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
@@ -50,6 +52,22 @@ def test_a_filed_request_stays_until_the_server_has_answered(tmp_path):
     memory.confirm({first: "accepted as r-000001"})
     assert [filed["key"] for filed in memory.outbox()] == [second]
     assert memory.answered_requests()[0]["answer"] == "accepted as r-000001"
+
+
+def test_a_request_that_is_confirmed_while_the_outbox_is_read_is_no_error(tmp_path, monkeypatch):
+    """`flower-unlearn-site status` reads what the client moves."""
+    memory = DirectoryMemory(tmp_path)
+    keys = {memory.file_request(Target(Granularity.CLIENT, "3"), "puf-special", {}) for _ in range(3)}
+    read = Path.read_text
+
+    def confirming(path: Path, encoding: str) -> str:
+        monkeypatch.undo()
+        memory.confirm(dict.fromkeys(keys - {path.stem}, "accepted as r-000001"))
+        return read(path, encoding=encoding)
+
+    monkeypatch.setattr(Path, "read_text", confirming)
+    assert len(memory.outbox()) == 1
+    assert len(memory.answered_requests()) == 2
 
 
 def test_a_confirmation_cannot_name_a_file_elsewhere(tmp_path):

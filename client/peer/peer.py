@@ -73,8 +73,7 @@ class Peer:
         self._items.restore(self.model.applied)
         self._regraph()
         self.models.catch_up()
-        for item in list(self.record.of(Kind.CORRECTION)):  # the process may have ended between the two
-            self._items.drop_curvatures(item.subject)
+        self._items.drop_all_curvatures()  # the process may have ended before it did
         member = GossipMessage(
             kind=Kind.MEMBER,
             origin=name,

@@ -16,7 +16,6 @@ from client.peer.record import PeerRules, Record
 from strategies.command_line import Printing, Program, run_program, show_json, show_lines
 from unlearning.errors import InvalidRequest
 from unlearning.requests import Granularity, Target, parse_sample_ids
-from unlearning.runtime.outages import run_through_outages
 
 app = typer.Typer(cls=Program, add_completion=False, help="One peer of a federation without a server.")
 
@@ -37,14 +36,12 @@ def run(
         raise typer.BadParameter("name the peer's configuration file", param_hint="--config")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     settings = read_config(config)
-    from client.peer.process import PeerProcess, make_peer  # torch takes seconds to import
+    from client.peer.process import run_peer  # torch takes seconds to import
 
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
-    run_through_outages(
-        PeerProcess.run, lambda: PeerProcess(settings, make_peer(settings), ended), wait=ended.wait
-    )
+    run_peer(settings, ended)
 
 
 @app.command(cls=Printing)

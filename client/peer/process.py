@@ -24,6 +24,7 @@ from unlearning.errors import DataError, FlowerUnlearningError, RequestError, Se
 from unlearning.requests import Target
 from unlearning.runtime.growing_pause import GrowingPause
 from unlearning.runtime.json_codec import from_plain
+from unlearning.runtime.outages import run_through_outages
 from unlearning.tasks import load_site, make_task
 from unlearning.training import initial_parameters
 
@@ -65,6 +66,18 @@ def make_peer(config: PeerConfig) -> Peer:
         config.rules(task, start),
         start,
         Place(config.peers[config.peer], None if tls is None else Seals(tls, config.federation)),
+    )
+
+
+def run_peer(config: PeerConfig, ended: threading.Event) -> None:
+    """Run the peer of the configuration until it has left, or `ended` is set; while its disk is full it waits.
+
+    Raises:
+        ConfigurationError, DataError, CheckpointError: as `make_peer`.
+        DeploymentError: the address is taken.
+    """
+    run_through_outages(
+        PeerProcess.run, lambda: PeerProcess(config, make_peer(config), ended), wait=ended.wait
     )
 
 

@@ -136,10 +136,13 @@ class Requests:
         return target
 
     def with_targets(self, requests: Iterable[DeletionRequest]) -> list[tuple[DeletionRequest, Target]]:
-        """Return requests with what they ask to forget; without those that have ended since they were read."""
+        """Return requests with what they ask to forget; without those whose ids are erased.
+
+        A request may have ended without a deletion since it was read.
+        """
         found = []
         for request in requests:
-            with suppress(IllegalMove):  # its ids are erased
+            with suppress(IllegalMove):
                 found.append((request, self.target_of(request)))
         return found
 

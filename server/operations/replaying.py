@@ -19,9 +19,9 @@ from importlib import import_module
 from server.ledger import Ledger, NewRequest
 from server.ledger.decisions import Instead
 from server.ledger.records import APPROVED
-from unlearning.errors import IllegalMove, RequestError, RequestNotFound
+from unlearning.errors import RequestError, RequestNotFound
 from unlearning.gdpr import Particulars
-from unlearning.requests import OPEN_STATUSES, UNBEGUN_STATUSES, DeletionRequest, Status
+from unlearning.requests import OPEN_STATUSES, UNBEGUN_STATUSES, DeletionRequest, Status, Target
 
 BY = "restore"
 
@@ -56,19 +56,17 @@ def lost_since(ledger: Ledger, sequence: int) -> Iterator[Lost]:
             done.setdefault(event.request_id)
         elif event.request_id:
             filed.setdefault(event.request_id)
-    for request_id in {**done, **filed}:
-        request = ledger.requests.get(request_id)
-        is_done = request_id in done
-        if is_done or request.status in OPEN_STATUSES:
-            with suppress(IllegalMove):  # its ids are erased
-                yield _lost(ledger, request, is_done, approved.get(request_id, ()))
+    known = (ledger.requests.get(request_id) for request_id in {**done, **filed})
+    asked = [request for request in known if request.id in done or request.status in OPEN_STATUSES]
+    for request, target in ledger.requests.with_targets(asked):
+        yield _lost(request, target, request.id in done, approved.get(request.id, ()))
 
 
-def _lost(ledger: Ledger, request: DeletionRequest, is_done: bool, approved_by: tuple[str, ...]) -> Lost:
+def _lost(request: DeletionRequest, target: Target, is_done: bool, approved_by: tuple[str, ...]) -> Lost:
     return Lost(
         request_id=request.id,
         new=NewRequest(
-            target=ledger.requests.target_of(request),
+            target=target,
             method=request.method,
             parameters=dict(request.parameters),
             submitted_by=request.submitted_by,

@@ -197,7 +197,7 @@ def _recommended(
 ) -> Recommendation:
     """Return the recommended method of those that the federation can carry out.
 
-    online: the clients that are; None: of methods that do not work with the data, and whoever is online.
+    online: the clients that are; None: of methods that do not work with the data, and all that are online.
     """
 
     def is_admissible(name: str) -> bool:

@@ -265,6 +265,19 @@ def test_the_wait_doubles_up_to_a_minute_and_starts_anew_after_progress(tmp_path
     assert waited == [1, 2, 4, 8, 16, 32, 60, 60, 60, 1]
 
 
+def test_what_cannot_begin_is_waited_for_too():
+    """The newest checkpoint lies on the disk that is away."""
+    waited = list[float]()
+
+    def begin() -> FederationState:
+        if len(waited) < 3:
+            raise OSError(errno.EIO, "Input/output error")
+        return FederationState(parameters=np.zeros(1), round=7)
+
+    assert run_through_outages(lambda state: state.round, begin, wait=waited.append) == 7
+    assert waited == [1, 2, 4]
+
+
 def test_no_model_is_held_while_others_follow_it():
     """Each state has a model, and some have three."""
     held = list[bool]()

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from client.memory import DirectoryMemory
 from client.peer.config import PeerConfig, validate_config
 from client.peer.journal import Journal
 from client.peer.peer_cli import read_status
-from client.peer.process import PeerProcess, make_peer
+from client.peer.process import make_peer, run_peer
 from strategies.installation import program
 from strategies.tls_files import TlsFiles
 from tests.integration.conftest import REPOSITORY
@@ -234,10 +235,9 @@ def _run_peer(values: dict[str, Any], log: Path, namespace: str | None) -> None:
     if namespace is not None:
         _enter_network(namespace)
     torch.set_num_threads(1)
-    config = validate_config(values)
-    process = PeerProcess(config, make_peer(config))
-    signal.signal(signal.SIGTERM, lambda *_: process.stop())
-    process.run()
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    run_peer(validate_config(values), ended)
 
 
 def _enter_network(namespace: str) -> None:

@@ -9,11 +9,10 @@ import pytest
 
 from benchmarks.local_layout import free_ports
 from client.peer import journal
-from client.peer.config import validate_config
 from client.peer.journal import Journal, read_refusals
 from client.peer.peer import Peer
 from client.peer.process import PeerProcess
-from tests.peers import counting_peer, samples
+from tests.peers import counting_peer, member_item, process_config, samples
 from tests.waiting import wait_until
 from unlearning.decentralised.graphs import ring
 from unlearning.runtime.durable_files import write_atomically
@@ -44,16 +43,8 @@ def test_a_peer_with_a_full_disk_misses_no_correction(
     graph, ended, running = ring("01"), threading.Event(), dict[str, PeerProcess]()
 
     def begin(name: str) -> PeerProcess:
-        values = {
-            "peer": name,
-            "peers": addresses,
-            "state-dir": str(tmp_path / name),
-            "graph": {"kind": "ring"},
-            "partition-id": int(name),
-            "task": {"dataset": "digits"},
-        }
         peer = counting_peer(name, graph, Journal(tmp_path / name))
-        running[name] = PeerProcess(validate_config(values), peer, ended)
+        running[name] = PeerProcess(process_config(tmp_path, name, addresses), peer, ended)
         return running[name]
 
     def peer(name: str) -> Peer:
@@ -87,3 +78,15 @@ def test_a_peer_with_a_full_disk_misses_no_correction(
     assert 1 <= len(waited) <= times  # both threads may meet one outage
     assert f"No space left on device: '{tmp_path}/1/peer/model.npz'" in caplog.text
     assert read_refusals(tmp_path / "1") == {}, "the sender did nothing wrong"
+
+
+def test_a_peer_that_is_being_stopped_takes_nothing(tmp_path: Path) -> None:
+    """Its journal may be another peer's by then, which is made from it."""
+    process = PeerProcess(
+        process_config(tmp_path, "0", dict.fromkeys("01", "127.0.0.1:1")),
+        counting_peer("0", ring("01"), Journal(tmp_path / "0")),
+    )
+    process._stopping.set()
+    with pytest.raises(OSError, match="started again"):
+        process._handle("1", member_item("1", "0"))
+    assert [item.id for item in Journal(tmp_path / "0").items()] == ["member/0/"]

@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.local_layout import free_ports
-from client.peer.config import validate_config
 from client.peer.grpc_transport import PeerConnection
 from client.peer.journal import Journal
 from client.peer.process import PeerProcess
 from client.peer.record import PeerRules
-from tests.peers import counting_peer
+from tests.peers import counting_peer, process_config
 from unlearning.decentralised.graphs import ring
 from unlearning.errors import VersionMismatch
 
@@ -35,15 +34,7 @@ def test_rounds_go_on_at_once_without_a_neighbour_of_another_version(
     peers = {name: counting_peer(name, graph, Journal(), PeerRules(rounds=ROUNDS)) for name in "01"}
     processes = []
     for name, peer in peers.items():
-        values = {
-            "peer": name,
-            "peers": addresses,
-            "state-dir": str(tmp_path / name),
-            "graph": {"kind": "ring"},
-            "partition-id": int(name),
-            "task": {"dataset": "digits"},
-        }
-        processes.append(PeerProcess(validate_config(values), peer))
+        processes.append(PeerProcess(process_config(tmp_path, name, addresses), peer))
     threads = [threading.Thread(target=process.run) for process in processes]
     for thread in threads:
         thread.start()

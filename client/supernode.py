@@ -1,9 +1,16 @@
-"""A SuperNode that is started again until the server lets it in."""
+"""A SuperNode that is started again until the server lets it in, and ended when it could answer nothing.
+
+Its SuperExec starts a process for each message. Where one cannot be started it ends, and Flower's SuperNode does not
+notice: it counts as online, and later messages wait permanently.
+"""
 
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from logging import getLogger
+
+import psutil
 
 from unlearning.runtime.growing_pause import GrowingPause
 
@@ -19,6 +26,9 @@ _NOT_REGISTERED = (
     "it: ask the server's operator"
 )
 _AGAIN_S = 5.0
+_LOOK_S = 5.0
+"""How often the SuperExec is looked for."""
+_STOP_S = 20.0
 _REFUSED = GrowingPause(first_s=10.0, longest_s=300.0)
 
 
@@ -26,9 +36,40 @@ def run_node(arguments: Sequence[str]) -> int:
     """Run `flower-supernode` with `arguments`; returns its exit status.
 
     One that was killed is refused until its lease ends, and one whose key is not registered always, both with the same
-    sentence; it is started again, after a lease's time at growing pauses.
+    sentence; it is started again, after a lease's time at growing pauses. One whose SuperExec has ended is ended: 1.
     """
-    return _until_let_in(lambda: subprocess.call(["flower-supernode", *arguments]))
+    return _until_let_in(lambda: _run(["flower-supernode", *arguments]))
+
+
+def _run(command: Sequence[str], *, look_s: float = _LOOK_S) -> int:
+    """Run a SuperNode until it ends, or its SuperExec has."""
+    ended: set[int] = set()
+    with subprocess.Popen(command) as node:
+        try:
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    return node.wait(look_s)
+                before, ended = ended, _ended_children(node.pid)
+                if before & ended:
+                    break
+            _log.error(
+                "The SuperExec of this SuperNode has ended, perhaps for want of memory: no message would be executed. "
+                "The SuperNode is ended, for systemd or the container to start it again."
+            )
+            node.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                node.wait(_STOP_S)
+            return 1
+        finally:
+            node.kill()  # nothing happens to one that has ended
+
+
+def _ended_children(pid: int) -> set[int]:
+    """Return the processes that this one started and has not collected; a SuperNode starts its SuperExec only."""
+    with suppress(psutil.Error):
+        children = psutil.Process(pid).children()
+        return {child.pid for child in children if child.status() == psutil.STATUS_ZOMBIE}
+    return set()
 
 
 def _until_let_in(

@@ -1,5 +1,10 @@
-"""SuperNodes with registered keys are killed: what `clients` says of one, and when another is let in again."""
+"""SuperNodes with registered keys are killed: what `clients` says of one, and when another is let in again.
 
+And one whose SuperExec is killed.
+"""
+
+import os
+import signal
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,6 +23,7 @@ from server.operations.checklist.processes import REFUSED_AFTER, check_let_in, n
 from server.operations.flower_control import FEDERATION, flower_environment
 from strategies.installation import program
 from tests.integration.conftest import REPOSITORY
+from tests.integration.deployments import FrugalDeployment
 from tests.integration.live_federation import SETTINGS, WAIT_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(400)]
@@ -40,6 +46,24 @@ def started_node(directory: Path, command: list[str], **environment: str) -> Pro
     )
     group.start()
     return group
+
+
+def test_a_supernode_whose_superexec_was_killed_is_ended(tmp_path: Path) -> None:
+    """Flower's goes on and executes nothing; systemd starts again what has ended."""
+    with FrugalDeployment(tmp_path / "federation", num_clients=1, app_dir=REPOSITORY) as deployment:
+        deployment.kill(supernode(0))
+        layout = deployment.layout
+        node = started_node(layout.client_dir(0), layout.supernode_command(0)[1:])
+        try:
+            deployment.wait_until(
+                lambda: "SuperNode ID:" in node.log_text(), WAIT_S, "the SuperNode is let in"
+            )
+            [superexec] = [one for one in node.members() if "flower-superexec" in one.command]
+            os.kill(superexec.pid, signal.SIGKILL)
+            deployment.wait_until(lambda: node.is_gone, WAIT_S, "all of the node has ended")
+        finally:
+            node.kill()
+        assert "The SuperExec of this SuperNode has ended" in node.log_text()
 
 
 def process_of(pid: int) -> psutil.Process:

@@ -1,8 +1,16 @@
 """A SuperNode that the server refuses is started again, with what is known of the reason."""
 
 import logging
+import sys
 
-from client.supernode import LET_IN_S, _until_let_in
+from client.supernode import LET_IN_S, _run, _until_let_in
+
+NODE = """
+import subprocess, sys, time
+started = subprocess.Popen([sys.executable, "-S", "-c", {superexec!r}])
+time.sleep({lives_s})
+"""
+"""Starts another program and never looks at it again, as a SuperNode does with its SuperExec."""
 
 
 class Runs:
@@ -50,3 +58,21 @@ def test_what_ends_after_it_was_let_in_is_not_started_again():
     assert Runs((LET_IN_S, 1)).until_let_in() == 1
     assert Runs((1.0, 0)).until_let_in() == 0
     assert Runs((1.0, -9)).until_let_in() == -9
+
+
+def node(superexec: str, lives_s: float) -> list[str]:
+    return [sys.executable, "-S", "-c", NODE.format(superexec=superexec, lives_s=lives_s)]
+
+
+def test_a_supernode_whose_superexec_has_ended_is_ended(caplog):
+    """It would count as online, and every later message would wait permanently."""
+    with caplog.at_level(logging.ERROR):
+        assert _run(node("", lives_s=600), look_s=0.1) == 1
+    assert ["SuperExec of this SuperNode has ended" in text for text in caplog.messages] == [True]
+
+
+def test_a_supernode_whose_superexec_lives_is_let_alone(caplog):
+    """Its own end is the program's."""
+    assert _run(node("import time; time.sleep(2)", lives_s=1), look_s=0.1) == 0
+    assert _run([sys.executable, "-S", "-c", "raise SystemExit(3)"], look_s=0.1) == 3
+    assert caplog.messages == []

@@ -4,6 +4,7 @@ Its SuperExec starts a process for each message. Where one cannot be started it 
 notice: it counts as online, and later messages wait permanently.
 """
 
+import os
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -36,7 +37,7 @@ def run_node(arguments: Sequence[str]) -> int:
     """Run `flower-supernode` with `arguments`; returns its exit status.
 
     One that was killed is refused until its lease ends, and one whose key is not registered always, both with the same
-    sentence; it is started again, after a lease's time at growing pauses. One whose SuperExec has ended is ended: 1.
+    sentence; it is started again, after a lease's time at growing pauses. One whose SuperExec has ended is ended: 75.
     """
     return _until_let_in(lambda: _run(["flower-supernode", *arguments]))
 
@@ -59,7 +60,7 @@ def _run(command: Sequence[str], *, look_s: float = _LOOK_S) -> int:
             node.terminate()
             with suppress(subprocess.TimeoutExpired):
                 node.wait(_STOP_S)
-            return 1
+            return os.EX_TEMPFAIL
         finally:
             node.kill()  # nothing happens to one that has ended
 

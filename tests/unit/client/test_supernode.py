@@ -1,6 +1,7 @@
 """A SuperNode that the server refuses is started again, with what is known of the reason."""
 
 import logging
+import os
 import sys
 
 from client.supernode import LET_IN_S, _run, _until_let_in
@@ -58,6 +59,7 @@ def test_what_ends_after_it_was_let_in_is_not_started_again():
     assert Runs((LET_IN_S, 1)).until_let_in() == 1
     assert Runs((1.0, 0)).until_let_in() == 0
     assert Runs((1.0, -9)).until_let_in() == -9
+    assert Runs((1.0, os.EX_TEMPFAIL)).until_let_in() == os.EX_TEMPFAIL
 
 
 def node(superexec: str, lives_s: float) -> list[str]:
@@ -67,7 +69,7 @@ def node(superexec: str, lives_s: float) -> list[str]:
 def test_a_supernode_whose_superexec_has_ended_is_ended(caplog):
     """It would count as online, and every later message would wait permanently."""
     with caplog.at_level(logging.ERROR):
-        assert _run(node("", lives_s=600), look_s=0.1) == 1
+        assert _run(node("", lives_s=600), look_s=0.1) == os.EX_TEMPFAIL
     assert ["SuperExec of this SuperNode has ended" in text for text in caplog.messages] == [True]
 
 

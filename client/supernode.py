@@ -28,8 +28,9 @@ _NOT_REGISTERED = (
 )
 _AGAIN_S = 5.0
 _LOOK_S = 5.0
-"""How often the SuperExec is looked for."""
+"""How often the SuperExec is looked for. It counts as ended at the second look: its SuperNode may be ending too."""
 _STOP_S = 20.0
+"""How long a SuperNode that is asked to end may take."""
 _REFUSED = GrowingPause(first_s=10.0, longest_s=300.0)
 
 
@@ -54,7 +55,7 @@ def _run(command: Sequence[str], *, look_s: float = _LOOK_S) -> int:
                 if before & ended:
                     break
             _log.error(
-                "The SuperExec of this SuperNode has ended, perhaps for want of memory: no message would be executed. "
+                "The SuperExec of this SuperNode has ended, perhaps for lack of memory: no message would be executed. "
                 "The SuperNode is ended, for systemd or the container to start it again."
             )
             node.terminate()

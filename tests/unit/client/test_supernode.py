@@ -1,9 +1,11 @@
-"""A SuperNode that the server refuses is started again, with what is known of the reason."""
+"""A SuperNode that the server refuses is started again, with the likely reason; one without a SuperExec is ended."""
 
 import logging
 import os
 import sys
+from itertools import count
 
+from client import supernode
 from client.supernode import LET_IN_S, _run, _until_let_in
 
 NODE = """
@@ -73,8 +75,17 @@ def test_a_supernode_whose_superexec_has_ended_is_ended(caplog):
     assert ["SuperExec of this SuperNode has ended" in text for text in caplog.messages] == [True]
 
 
-def test_a_supernode_whose_superexec_lives_is_let_alone(caplog):
+def test_a_supernode_whose_superexec_lives_is_left_alone(caplog):
     """Its own end is the program's."""
     assert _run(node("import time; time.sleep(2)", lives_s=1), look_s=0.1) == 0
     assert _run([sys.executable, "-S", "-c", "raise SystemExit(3)"], look_s=0.1) == 3
     assert caplog.messages == []
+
+
+def test_a_process_that_is_collected_before_the_next_look_does_not_count(monkeypatch, caplog):
+    """The one that is found then is another."""
+    pids = count()
+    monkeypatch.setattr(supernode, "_ended_children", lambda _: {next(pids)})
+    assert _run(node("", lives_s=1), look_s=0.1) == 0
+    assert caplog.messages == []
+    assert next(pids) > 1

@@ -155,9 +155,9 @@ def _plan_method(
     own: Sequence[Comparison],
 ) -> PlannedMethod:
     info = method.info
-    refusal = ""
     try:
         check_served(ledger, target, federation, method=info.name, parameters={})
+        refusal = "" if info.rests_on_training else _too_few_stay(federation, target, symbols.num_retained)
     except RequestError as exc:
         refusal = str(exc)
     prepared = preparations(federation.prepare).get(info.name)
@@ -176,6 +176,16 @@ def _plan_method(
         compared=compared(info.name, target.granularity, federation, own),
         guarantee=_guarantee(info),
         reveals=what_is_revealed(info, federation),
+    )
+
+
+def _too_few_stay(federation: FederationProfile, target: Target, staying: int) -> str:
+    """Say that no sum is possible without a client; empty where one is. Its request can be filed, and is owed."""
+    if target.granularity is not Granularity.CLIENT or staying >= federation.min_cohort:
+        return ""
+    return (
+        f"Without client {target.client_id}, {staying} clients stay, and secure aggregation needs "
+        f"{federation.min_cohort} (min-cohort). Have {federation.min_cohort - staying} more join first."
     )
 
 

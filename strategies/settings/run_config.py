@@ -292,6 +292,7 @@ class RunSettings(
             adds_noise=adds_noise or self.privacy != "none",
             private_training="" if self.privacy == "none" else self.privacy,
             secure_aggregation=self.secure_aggregation,
+            min_cohort=self.min_cohort if self.secure_aggregation else 0,
             wire_dtype=self.rounded_to,
             keeps_optimizer=self.keep_optimizer,
             **known,

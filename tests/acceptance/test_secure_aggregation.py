@@ -271,6 +271,26 @@ def test_the_plan_and_the_list_of_methods_say_for_which_sums_suffice(tmp_path: P
     assert described == refused
 
 
+def test_the_plan_says_that_too_few_would_stay(tmp_path: Path) -> None:
+    """Four clients with min-cohort 4: one can be forgotten when a fifth has joined; samples, at any time."""
+    with federation(tmp_path, min_cohort=4) as run:
+        run.run()
+        whole, samples = (
+            plan(run.ledger, target, now=datetime.now(UTC))
+            for target in (
+                Target(Granularity.CLIENT, "1"),
+                Target(Granularity.SAMPLE, "1", sample_ids=frozenset({"1-0"})),
+            )
+        )
+    assert not whole.recommended
+    refusals = {item.refusal for item in whole.methods if METHODS[item.method].info.sums_suffice}
+    assert (
+        "Without client 1, 3 clients stay, and secure aggregation needs 4 (min-cohort). Have 1 more join first."
+        in (refusals)
+    )
+    assert samples.recommended
+
+
 @pytest.mark.parametrize("stage", ["share", "mask", "confirm", "unmask"])
 def test_a_round_in_which_the_server_died_is_never_answered_again(tmp_path: Path, stage: str) -> None:
     """It is given up, and the federation goes on with the next one."""

@@ -34,7 +34,7 @@ class FederationProfile:
     has_statistics: whether the model has running statistics (batch normalisation).
     has_local_layers: whether each site keeps layers of its own.
     aggregation: the name of the strategy where rounds are not FedAvg's. adds_noise: whether it adds noise to them.
-    secure_aggregation: whether only sums over clients are seen.
+    secure_aggregation: whether only sums over clients are seen. min_cohort: the fewest clients of a sum; 0 without.
     wire_dtype: the 16 bits in which models of training rounds travel; empty where they travel as they are.
     private_training: whether training has the noise of differential privacy: for clients (`client`), for single
         samples at each site (`samples`), or none (empty).
@@ -62,6 +62,7 @@ class FederationProfile:
     aggregation: str = ""
     adds_noise: bool = False
     secure_aggregation: bool = False
+    min_cohort: int = 0
     wire_dtype: str = ""
     private_training: str = ""
     keeps_optimizer: bool = False

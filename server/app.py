@@ -30,6 +30,7 @@ with nothing_collected():  # PyTorch, SciPy and scikit-learn come with it
 
 from flower_unlearning_names import refuse_shadows
 from server.certificate.keys import check_certificate_key
+from server.federation.asked_round import AskedRound
 from server.federation.checkpoints import CheckpointStore
 from server.federation.clients import Clients
 from server.federation.context import FederationContext
@@ -50,6 +51,7 @@ from server.ledger import Ledger, LedgerUnavailable
 from server.operations.logs import log_to_flower
 from server.state_directory.files import (
     ARRIVING,
+    ASKED_ROUND,
     CHECKPOINTS,
     KEPT,
     NOISE_SECRET,
@@ -302,7 +304,8 @@ def open_federation(grid: Grid, run: AppRun, *, run_id: int) -> Iterator[Federat
         token = ledger.acquire_fence(f"{gethostname()}:{os.getpid()} run {run_id}", now=_now())
         writer = ledger.live(token, _now)
         erase_unfinished(state_dir)
-        clients = Clients(grid=sessions or grid, fedavg=fedavg, ledger=ledger, writer=writer)
+        asked = AskedRound(state_dir / ASKED_ROUND) if settings.secure_aggregation else None
+        clients = Clients(grid=sessions or grid, fedavg=fedavg, ledger=ledger, writer=writer, asked=asked)
         test_set = ServerTestSet(task, run.test, settings)
         account = None
         if mean is not None:

@@ -94,6 +94,8 @@ class LiveLoop:
         clients.fedavg.follow(replace(clients.fedavg.plan, exclusions=state.exclusions))
         clients.await_clients()
         clients.register()
+        if clients.asked is not None:
+            clients.asked.take_up(state)
         state = self._recover(context.preparations.resume(state))
         if self._is_done(state):  # no training round follows that a failed attempt could wait for
             state = replace(state, is_resting=False)
@@ -111,8 +113,9 @@ class LiveLoop:
 
     def step(self, state: FederationState) -> FederationState | None:
         """Return the state after one step, or None when all is done."""
-        with MemoryWatch() as self._context.clients.memory:
-            return self._next_state(state)
+        clients = self._context.clients
+        with MemoryWatch() as clients.memory:
+            return self._next_state(state if clients.asked is None else clients.asked.beyond(state))
 
     def commit(self, step: Step) -> list[DeletionRequest]:
         """Make durable what a step decided; return the requests that it moved.
@@ -135,6 +138,8 @@ class LiveLoop:
             saved = replace(step.state, event_sequence=context.ledger.events.last_sequence())
             context.checkpoints.save(saved, token=writer.token)
             self._saved = step.state
+            if context.clients.asked is not None:
+                context.clients.asked.end(saved)
         if not step.ledger_first:
             moved = self._move(step)
         for clean in step.cleanup:

@@ -12,6 +12,7 @@ from typing import Any
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from server.federation.asked_round import AskedRound
 from server.federation.presence import register_clients, suspended
 from server.federation.site_inbox import SiteRequests
 from server.federation.site_problems import SiteProblems
@@ -20,7 +21,7 @@ from server.ledger import WAITING, Ledger, LedgerUnavailable, LedgerWriter
 from strategies.exchange import Exchange, exchange
 from strategies.fedavg import FedAvg
 from strategies.joint_exchange import JointMessages
-from strategies.messages import MEASURE, NOTICE, TRAIN, UNLEARN
+from strategies.messages import MEASURE, NOTICE, TRAIN, UNLEARN, round_of
 from strategies.roster import Member
 from strategies.secure_exchange import exchange_securely
 from unlearning.one_line import list_first
@@ -43,6 +44,7 @@ class Clients:
     refused: answers refused since the last round was recorded, and why, by client or `node N`.
     asked_again: how often since then, by client, because an answer was lost on its way.
     memory: watches this process during the live loop's step.
+    asked: the round of secure aggregation that was asked last; None without it.
     """
 
     grid: Grid
@@ -52,6 +54,7 @@ class Clients:
     refused: dict[str, str] = field(default_factory=dict)
     asked_again: Counter[str] = field(default_factory=Counter)
     memory: MemoryWatch = field(default_factory=MemoryWatch)
+    asked: AskedRound | None = None
     _site_requests: SiteRequests = field(default_factory=SiteRequests)
     _problems: SiteProblems = field(default_factory=SiteProblems)
     _waiting: dict[str, Target] = field(default_factory=dict)
@@ -117,8 +120,9 @@ class Clients:
         """Do the work of `messages`, where the run says so as a round of secure aggregation."""
         settings = self.fedavg.settings
         kinds = {message.metadata.message_type for message in messages.values()}
-        if not (settings.secure_aggregation and kinds & {TRAIN, UNLEARN, MEASURE}):
+        if self.asked is None or not kinds & {TRAIN, UNLEARN, MEASURE}:
             return self._exchange(messages)
+        self.asked.begin(round_of(next(iter(messages.values()))))
         return exchange_securely(
             self._exchange, messages, settings, self.fedavg.task, int(self.grid.run.run_id)
         )

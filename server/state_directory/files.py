@@ -22,6 +22,8 @@ SETTINGS_FILE = "settings.json"
 """The run's settings, which say what model a checkpoint's vector belongs to."""
 OWN_RUNS = "comparisons.json"
 """What the user's own runs measured (`flower-unlearn bench --app`); the live loop tells it to the ledger."""
+ASKED_ROUND = "asked-round"
+"""The round of secure aggregation under way (`server.federation.asked_round`)."""
 UNDONE_FILE, RESIDUE_FILE = "undone-by-restore.json", "residue-erased.json"
 NOISE_SECRET = "noise-secret"
 """What the noise of released models is derived from (`unlearning.certified.noise_secret`): 32 bytes, mode 600.
@@ -49,6 +51,7 @@ _OURS = (
     TOKEN_USES,
     SETTINGS_FILE,
     OWN_RUNS,
+    ASKED_ROUND,
     UNDONE_FILE,
     NOISE_SECRET,
     SUBJECT_KEY,

@@ -24,6 +24,7 @@ from strategies.messages import (
     TRAIN,
     UNLEARN,
     WHOAMI,
+    round_of,
     told_values,
     with_content,
     with_values,
@@ -63,6 +64,22 @@ class RecordingGrid(InProcessGrid):
         if kind in WORK:
             self.answers.append((kind, reply))
         return reply
+
+
+class DyingGrid(RecordingGrid):
+    """Its server does two rounds of secure aggregation and dies in the next, when all have answered."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.unmasked: set[int] = set()
+
+    def _answer(self, message: Message) -> Message:
+        secure = told_values(message.content).get(SECURE) or {}
+        if secure.get("stage") == "unmask":
+            self.unmasked.add(round_of(message))
+            if len(self.unmasked) > 2:
+                raise KeyboardInterrupt
+        return super()._answer(message)
 
 
 class SessionGrid(RecordingGrid, ThreadedGrid):
@@ -293,7 +310,7 @@ def test_the_plan_says_that_too_few_would_stay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stage", ["share", "mask", "confirm", "unmask"])
 def test_a_round_in_which_the_server_died_is_never_answered_again(tmp_path: Path, stage: str) -> None:
-    """It is given up, and the federation goes on with the next one."""
+    """Its work is asked for under the next number, and takes no training round away."""
     with federation(tmp_path) as run:
         run.grid.stop_at = stage
         with pytest.raises(KeyboardInterrupt):
@@ -301,11 +318,36 @@ def test_a_round_in_which_the_server_died_is_never_answered_again(tmp_path: Path
         run.grid.stop_at = ""
         seen = len(run.grid.answers)
         run.run(rounds=2)
-        rounds = {one.round: one.metrics for one in run.ledger.all_rounds()}
-        answered_before = stage in ("confirm", "unmask")
-        assert ("secure" in rounds[1]) is not answered_before
-        assert rounds[2]["secure"]["in_sum"] == 4
-        assert not answered_before or len(run.grid.answers) == seen + 4
+        rounds = {one.round: one.metrics["secure"]["in_sum"] for one in run.ledger.all_rounds()}
+    assert rounds == {2: 4, 3: 4}
+    assert seen == (4 if stage in ("confirm", "unmask") else 0)
+    assert len(run.grid.answers) == seen + 8
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters"), [("newton-cg", {"iterations": 2}), ("retrain", {}), ("puf-regular", {})]
+)
+def test_a_server_that_dies_in_every_third_round_completes_a_deletion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, parameters: dict[str, int]
+) -> None:
+    """In one attempt: what was asked when it died is asked again under a number that no site has answered."""
+    monkeypatch.setattr(SecureFederation, "kind_of_grid", DyingGrid)
+    with federation(tmp_path, rounds=2, recovery_max_rounds=1) as run:
+        run.run(rounds=1)
+        request = run.file(Target(Granularity.CLIENT, "1"), method, **parameters)
+        starts = 1
+        while starts < 20:
+            try:
+                run.run()
+                break
+            except KeyboardInterrupt:
+                starts += 1
+                run.new_grid()
+        done = run.ledger.requests.get(request.id)
+        training = [one for one in run.ledger.all_rounds() if one.kind == "training"]
+    assert starts >= 3
+    assert (done.status, done.attempts) == (Status.COMPLETED, 1), done.reason
+    assert [one.metrics["secure"]["in_sum"] for one in training] == [4, 3]
 
 
 def test_a_client_that_is_gone_in_the_middle_of_a_round_is_left_out(tmp_path: Path) -> None:

@@ -31,29 +31,23 @@ class OneRun:
 
 @dataclass
 class SeldomAsked:
-    """A run whose SuperLink is asked, for a second of processor time, only when its ServerApp's process has gone.
-
-    Before, the run that was submitted counts as running.
-    """
+    """A run whose SuperLink is asked, for a second of processor time, only while no process of its ServerApp lives."""
 
     deployment: LocalDeployment
     _seen: list[Run] = field(default_factory=list)
-    _has_begun: bool = False
     _asked_at: float = -math.inf
 
     def runs(self) -> list[Run]:
-        lives = self.deployment.server_app_pid() is not None
-        self._has_begun |= lives
         is_known = bool(self._seen) and self._seen[0].status == "running"
-        is_told = lives or not self._has_begun or time.monotonic() < self._asked_at + _ASKED_EVERY_S
-        if not (is_known and is_told):
+        is_new = time.monotonic() < self._asked_at + _ASKED_EVERY_S
+        if not is_known or not (is_new or self.deployment.server_app_pid()):
             self._seen, self._asked_at = self.deployment.control.runs(), time.monotonic()
         return self._seen
 
     def submit(self) -> int:
         run_id = self.deployment.submit_run()
         submitted = Run(run_id=run_id, app="", status="running", details="", lived_s=0.0, finished_at=None)
-        self._seen, self._has_begun = [submitted], False
+        self._seen, self._asked_at = [submitted], time.monotonic()
         return run_id
 
 

@@ -180,7 +180,7 @@ def _plan_method(
 
 
 def _too_few_stay(federation: FederationProfile, target: Target, staying: int) -> str:
-    """Say that no sum is possible without a client; empty where one is. Its request can be filed, and is owed."""
+    """Say that too few would stay for a sum; empty where enough do. The request can be filed all the same."""
     if target.granularity is not Granularity.CLIENT or staying >= federation.min_cohort:
         return ""
     return (

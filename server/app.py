@@ -304,7 +304,7 @@ def open_federation(grid: Grid, run: AppRun, *, run_id: int) -> Iterator[Federat
         token = ledger.acquire_fence(f"{gethostname()}:{os.getpid()} run {run_id}", now=_now())
         writer = ledger.live(token, _now)
         erase_unfinished(state_dir)
-        asked = AskedRound(state_dir / ASKED_ROUND) if settings.secure_aggregation else None
+        asked = AskedRound(state_dir / ASKED_ROUND)
         clients = Clients(grid=sessions or grid, fedavg=fedavg, ledger=ledger, writer=writer, asked=asked)
         test_set = ServerTestSet(task, run.test, settings)
         account = None

@@ -12,6 +12,8 @@ A step takes the federation's state and returns what it decided, a `Step`; `Live
   permanently would be tried again.
 - A completion goes to the ledger first; after a crash in between what the ledger calls completed is not done again.
 - Rounds are recorded before their checkpoint: one that is done again is recorded again, so none goes unrecorded.
+- A round of secure aggregation is noted before it is asked (`AskedRound`): sites answer none twice, so what is done
+  again has the next number.
 - What is erased comes last. Files that a crash leaves are erased at the next start or with the next deletion.
 
 Every commit first checks the fence: a newer server process that has taken over stops this one.
@@ -94,8 +96,7 @@ class LiveLoop:
         clients.fedavg.follow(replace(clients.fedavg.plan, exclusions=state.exclusions))
         clients.await_clients()
         clients.register()
-        if clients.asked is not None:
-            clients.asked.take_up(state)
+        clients.asked.resume(state)
         state = self._recover(context.preparations.resume(state))
         if self._is_done(state):  # no training round follows that a failed attempt could wait for
             state = replace(state, is_resting=False)
@@ -115,7 +116,7 @@ class LiveLoop:
         """Return the state after one step, or None when all is done."""
         clients = self._context.clients
         with MemoryWatch() as clients.memory:
-            return self._next_state(state if clients.asked is None else clients.asked.beyond(state))
+            return self._next_state(clients.asked.skip(state))
 
     def commit(self, step: Step) -> list[DeletionRequest]:
         """Make durable what a step decided; return the requests that it moved.
@@ -138,8 +139,7 @@ class LiveLoop:
             saved = replace(step.state, event_sequence=context.ledger.events.last_sequence())
             context.checkpoints.save(saved, token=writer.token)
             self._saved = step.state
-            if context.clients.asked is not None:
-                context.clients.asked.end(saved)
+            context.clients.asked.end(saved)
         if not step.ledger_first:
             moved = self._move(step)
         for clean in step.cleanup:

@@ -18,7 +18,7 @@ class AskedRound:
         self._path = path
         self._number = 0
 
-    def take_up(self, state: FederationState) -> None:
+    def resume(self, state: FederationState) -> None:
         """Read the file, before going on from a checkpoint's `state`: where there is one its round was not ended."""
         if self._path.exists():
             text = self._path.read_text(encoding="ascii", errors="replace")
@@ -34,10 +34,11 @@ class AskedRound:
         self._number = number
 
     def end(self, saved: FederationState) -> None:
-        """Erase the file, if the `saved` state has what came of the round."""
-        if saved.round >= self._number:
+        """Erase the file of a round, if the `saved` state has what came of it."""
+        if 0 < self._number <= saved.round:
             self._path.unlink(missing_ok=True)
+            self._number = 0
 
-    def beyond(self, state: FederationState) -> FederationState:
-        """Return `state`, of which the next round has a number that was not asked yet."""
+    def skip(self, state: FederationState) -> FederationState:
+        """Return `state` with a number after which none was asked yet."""
         return state if state.round >= self._number else replace(state, round=self._number)

@@ -44,17 +44,16 @@ class Clients:
     refused: answers refused since the last round was recorded, and why, by client or `node N`.
     asked_again: how often since then, by client, because an answer was lost on its way.
     memory: watches this process during the live loop's step.
-    asked: the round of secure aggregation that was asked last; None without it.
     """
 
     grid: Grid
     fedavg: FedAvg
     ledger: Ledger
     writer: LedgerWriter
+    asked: AskedRound
     refused: dict[str, str] = field(default_factory=dict)
     asked_again: Counter[str] = field(default_factory=Counter)
     memory: MemoryWatch = field(default_factory=MemoryWatch)
-    asked: AskedRound | None = None
     _site_requests: SiteRequests = field(default_factory=SiteRequests)
     _problems: SiteProblems = field(default_factory=SiteProblems)
     _waiting: dict[str, Target] = field(default_factory=dict)
@@ -120,7 +119,7 @@ class Clients:
         """Do the work of `messages`, where the run says so as a round of secure aggregation."""
         settings = self.fedavg.settings
         kinds = {message.metadata.message_type for message in messages.values()}
-        if self.asked is None or not kinds & {TRAIN, UNLEARN, MEASURE}:
+        if not (settings.secure_aggregation and kinds & {TRAIN, UNLEARN, MEASURE}):
             return self._exchange(messages)
         self.asked.begin(round_of(next(iter(messages.values()))))
         return exchange_securely(

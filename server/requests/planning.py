@@ -157,7 +157,7 @@ def _plan_method(
     info = method.info
     try:
         check_served(ledger, target, federation, method=info.name, parameters={})
-        refusal = "" if info.rests_on_training else _too_few_stay(federation, target, symbols.num_retained)
+        refusal = _too_few_stay(federation, target, symbols.num_retained)
     except RequestError as exc:
         refusal = str(exc)
     prepared = preparations(federation.prepare).get(info.name)
@@ -184,8 +184,8 @@ def _too_few_stay(federation: FederationProfile, target: Target, staying: int) -
     if target.granularity is not Granularity.CLIENT or staying >= federation.min_cohort:
         return ""
     return (
-        f"Without client {target.client_id}, {staying} clients stay, and secure aggregation needs "
-        f"{federation.min_cohort} (min-cohort). Have {federation.min_cohort - staying} more join first."
+        f"Without client {target.client_id}, secure aggregation has {staying} of the {federation.min_cohort} clients "
+        f"that it needs (min-cohort). Have {federation.min_cohort - staying} more join first."
     )
 
 

@@ -27,7 +27,14 @@ def test_a_round_that_was_saved_is_followed_by_the_next(path: Path) -> None:
         assert path.read_text() == str(number)
         asked.end(at(saved))
         assert not path.exists()
-        assert asked.beyond(at(saved)).round == saved
+        assert asked.skip(at(saved)).round == saved
+
+
+def test_where_none_was_asked_no_file_is_touched(path: Path) -> None:
+    """As in every commit of a run without secure aggregation."""
+    path.write_text("5", encoding="ascii")
+    AskedRound(path).end(at(5))
+    assert path.exists()
 
 
 def test_a_round_of_which_nothing_was_saved_is_skipped(path: Path) -> None:
@@ -36,7 +43,7 @@ def test_a_round_of_which_nothing_was_saved_is_skipped(path: Path) -> None:
     asked.begin(5)
     asked.end(at(4))
     assert path.exists()
-    assert asked.beyond(at(4)).round == 5
+    assert asked.skip(at(4)).round == 5
 
 
 @pytest.mark.parametrize(
@@ -46,13 +53,13 @@ def test_a_later_process_skips_what_was_asked(path: Path, written: str, round_af
     """From the state after round 4: a round, a measurement of that state, an older checkpoint, a damaged file."""
     path.write_text(written, encoding="utf-8")
     later = AskedRound(path)
-    later.take_up(at(4))
-    assert later.beyond(at(4)).round == round_after
+    later.resume(at(4))
+    assert later.skip(at(4)).round == round_after
     later.end(at(4))
     assert path.exists()
 
 
 def test_without_a_file_nothing_is_skipped(path: Path) -> None:
     asked = AskedRound(path)
-    asked.take_up(at(4))
-    assert asked.beyond(at(4)).round == 4
+    asked.resume(at(4))
+    assert asked.skip(at(4)).round == 4

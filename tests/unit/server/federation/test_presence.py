@@ -80,7 +80,7 @@ def test_clients_that_are_there_are_listed_while_others_are_waited_for(sqlite_le
             listed.extend(record.client_id for record in sqlite_ledger.clients())
             tell("")
 
-    clients = Clients(grid=None, fedavg=WaitsForTwo(), ledger=sqlite_ledger, writer=writer)
+    clients = Clients(grid=None, fedavg=WaitsForTwo(), ledger=sqlite_ledger, writer=writer, asked=None)
     clients.await_clients()
     assert listed == ["hospital-0"]
     assert sqlite_ledger.facts()[WAITING] == {}
@@ -106,7 +106,7 @@ def test_the_ledger_says_for_whom_answers_are_waited_since_when_and_until_when(s
         settings=SimpleNamespace(round_timeout_s=600.0, secure_aggregation=False),
         roster=SimpleNamespace(online=lambda _grid, **_: {}, unable={}),
     )
-    clients = Clients(grid=None, fedavg=strategy, ledger=sqlite_ledger, writer=writer)
+    clients = Clients(grid=None, fedavg=strategy, ledger=sqlite_ledger, writer=writer, asked=None)
     clients._served = (request.id,)
     clients.exchange({})
     text = "Waiting for st-mary since 12:00:00, at most until 12:10:00 (UTC)."

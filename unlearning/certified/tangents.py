@@ -16,6 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
+from logging import getLogger
 
 import numpy as np
 import torch
@@ -27,6 +28,8 @@ from unlearning.errors import ConfigurationError, NumericalError
 from unlearning.parameters import Vector, check_length, is_held
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import Trained, TrainingSettings, model_with, task_of, train
+
+_log = getLogger(__name__)
 
 _BLOCK_BYTES = 64 * 2**20
 _SMALL_DIMENSION = 20_000
@@ -65,6 +68,7 @@ class Weights:
             raise NumericalError("The model has no trainable parameter, so no tangent. Unfreeze some.")
         self.tensors: tuple[Tensor, ...] = tuple(places)
         self.places: tuple[slice, ...] = tuple(places.values())
+        self._can_batch = True
 
     def gradients(
         self, loss: Tensor, *, create_graph: bool = False, retain_graph: bool = False
@@ -92,15 +96,26 @@ class Weights:
     def products(self, gradients: Sequence[Tensor], block: Tensor) -> tuple[Tensor, ...]:
         """Compute H a for every row a of `block` (rows, d), a tensor (rows, ...) a trainable parameter.
 
-        The graph of `gradients` is kept. Of a single row the tensors are as the parameters are.
+        The graph of `gradients` is kept. Of a single row the tensors are as the parameters are. Not every PyTorch can
+        batch every layer; row by row the products are the same.
         """
         shaped = [
             block[:, place].reshape(-1, *one.shape)
             for place, one in zip(self.places, self.tensors, strict=True)
         ]
-        if len(block) > 1:
-            return _products(gradients, self.tensors, shaped, batched=True)
-        return _products(gradients, self.tensors, [vectors[0] for vectors in shaped], batched=False)
+        if len(block) > 1 and self._can_batch:
+            try:
+                return _products(gradients, self.tensors, shaped, batched=True)
+            except (
+                RuntimeError
+            ) as exc:  # of GroupNorm before 2.14; without a second derivative it comes again below
+                _log.debug("Products are made row by row: %s", exc)
+                self._can_batch = False
+        rows = [
+            _products(gradients, self.tensors, [vectors[row] for vectors in shaped], batched=False)
+            for row in range(len(block))
+        ]
+        return rows[0] if len(rows) == 1 else tuple(map(torch.stack, zip(*rows, strict=True)))
 
 
 class TangentBlock:

@@ -122,6 +122,33 @@ def test_a_frozen_weight_is_a_constant() -> None:
     assert carried.shape == (1, 12)
 
 
+def test_layers_that_pytorch_cannot_batch_are_done_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As GroupNorm before PyTorch 2.14; it is tried once."""
+    gradients, tried = torch.autograd.grad, []
+
+    def unbatched(*arguments: Any, **named: Any) -> Any:
+        if named.get("is_grads_batched"):
+            tried.append(arguments)
+            raise RuntimeError("The size of tensor a (2) must match the size of tensor b (64)")
+        return gradients(*arguments, **named)
+
+    monkeypatch.setattr(torch.autograd, "grad", unbatched)
+    task = replace(
+        LOGISTIC,
+        build_model=lambda: nn.Sequential(
+            nn.Linear(4, 6), nn.GroupNorm(2, 6), nn.Tanh(), nn.Linear(6, 3)
+        ).double(),
+    )
+    start = initial_parameters(task, 0)
+    tangents = directions(3, start.size)
+    (_, loop), (_, rows) = (
+        train_with_tangents(task, start, blobs(), SETTINGS, tangents, how=how)
+        for how in (BlockProducts.LOOP, BlockProducts.BATCHED)
+    )
+    np.testing.assert_array_equal(rows, loop)
+    assert len(tried) == 1
+
+
 @pytest.mark.parametrize("how", [BlockProducts.LOOP, BlockProducts.BATCHED])
 def test_parameters_that_share_a_derivative_are_not_mixed_up(how: BlockProducts) -> None:
     """Two weights that enter as their sum have one product between them; decay acts on each one's own tangent."""

@@ -219,14 +219,18 @@ def dense_gradient(problem: TinyProblem) -> NDArray[np.float64]:
     """∇ of the mean loss, (d,)."""
     outputs, trained, mask = _outputs_of(problem)
     loss = lambda at: problem.task.loss(outputs(at), problem.examples.targets)  # noqa: E731 a formula
-    return _embedded(torch.autograd.functional.jacobian(loss, trained), mask)
+    return _embedded(
+        torch.autograd.functional.jacobian(loss, trained, vectorize=torch.__version__ >= (2, 14)), mask
+    )
 
 
 def dense_hessian(problem: TinyProblem) -> NDArray[np.float64]:
     """∇² of the mean loss, (d, d)."""
     outputs, trained, mask = _outputs_of(problem)
     loss = lambda at: problem.task.loss(outputs(at), problem.examples.targets)  # noqa: E731 a formula
-    return _embedded(torch.autograd.functional.hessian(loss, trained, vectorize=True), mask)
+    return _embedded(
+        torch.autograd.functional.hessian(loss, trained, vectorize=torch.__version__ >= (2, 14)), mask
+    )
 
 
 def dense_gauss_newton(problem: TinyProblem) -> NDArray[np.float64]:

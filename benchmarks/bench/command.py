@@ -77,8 +77,8 @@ def bench_command(
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     logging.getLogger("server").setLevel(logging.ERROR)
-    console = Console(stderr=wants_json())
-    console.print(f"[bold]{chosen.title}[/bold], {len(chosen.seeds)} seed(s): {runner.cost(chosen)}")
+    console = Console(stderr=wants_json(), markup=False)
+    console.print(f"{chosen.title}, {len(chosen.seeds)} seed(s): {runner.cost(chosen)}", style="bold")
     rows = runner.finished(chosen, work) if only_finished else _run(chosen, work, jobs, console)
     replaced = [f"--oracles {num_oracles}"] if num_oracles else []
     replaced += [f"--app {app}"] if app else []
@@ -151,7 +151,12 @@ def _write_own(chosen: "Experiment", rows: "list[Row]", directory: Path) -> list
 def _run(chosen: "Experiment", work: Path, jobs: int, console: Console) -> "list[Row]":
     from benchmarks.bench import runner
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, TextColumn("{task.fields[left]}"), console=console) as progress:
         bar = progress.add_task("parts", total=None, left="")
         started, before = time.monotonic(), -1

@@ -126,7 +126,7 @@ def _serve_console(console: Console, scenario: Scenario, address: str, directory
         public_key=directory / PUBLIC_KEY,
     )
     with suppress(SystemExit, KeyboardInterrupt):  # how it is meant to end
-        run_console(mine, lambda line: console.print(line, soft_wrap=True, markup=False))
+        run_console(mine, lambda line: console.print(line, soft_wrap=True))
 
 
 def _keys(directory: Path) -> Path:

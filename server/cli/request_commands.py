@@ -224,7 +224,7 @@ def follow(service: DeletionClient, request_id: str, console: Console | None = N
 
     With `--json` each state, event and round is an object on its line.
     """
-    console = console or Console(highlight=False, quiet=wants_json())
+    console = console or Console(highlight=False, markup=False, quiet=wants_json())
     narrator = Narrator(console)
     request: DeletionRequest | None = None
     status = Status.RECEIVED
@@ -247,7 +247,7 @@ def follow(service: DeletionClient, request_id: str, console: Console | None = N
                     f"{request.id}, forget {request.target.describe()} with {request.method}: {going_on}"
                 )
     assert request is not None, "the stream begins and ends with the request"
-    console.print(_outcome(request), markup=False, soft_wrap=True)
+    console.print(_outcome(request), soft_wrap=True)
     return request
 
 

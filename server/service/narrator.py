@@ -58,7 +58,7 @@ class Narrator:
         if not self._console.is_terminal:
             yield
             return
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
         with Progress(*columns, console=self._console, transient=True) as self._progress:
             self._progress.add_task("", total=None)
             yield

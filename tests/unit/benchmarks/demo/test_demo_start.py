@@ -1,10 +1,12 @@
 """How a demo begins: in a directory of its own; on a busy machine Ray gets more time, and the end is a sentence."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
 
+from benchmarks.demo import demo_command
 from benchmarks.demo import story as demo_story
 from benchmarks.demo.story import MAX_STARTS, RAY_GAVE_UP, RunFollower
 from unlearning.errors import DeploymentError
@@ -61,3 +63,12 @@ def test_two_demos_that_begin_in_one_second_have_a_directory_each(tmp_path, monk
     made = {demo_story._new_directory(None) for _ in range(3)}
     assert len(made) == 3
     assert all(not any(one.iterdir()) and one.stat().st_mode & 0o077 == 0 for one in made)
+
+
+def test_brackets_in_a_directory_are_printed_as_they_are(monkeypatch, capsys):
+    """They are no markup, which left the end of the path out."""
+    monkeypatch.setattr(
+        demo_story, "tell", lambda console, **options: console.print(f"In {options['directory']}")
+    )
+    demo_command(directory=Path("runs[simulation]"))
+    assert "runs[simulation]" in capsys.readouterr().out

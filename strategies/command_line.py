@@ -114,7 +114,7 @@ def show_table(
     *,
     data: Any = None,
     has_long_cells: bool = False,
-    title: str | None = None,
+    title: str = "",
 ) -> None:
     """Print a table; in a terminal the sentence `empty` in place of one without rows, else on stderr.
 
@@ -130,7 +130,7 @@ def show_table(
         for row in (columns, *rows):
             typer.echo(_tab_separated(row))
     else:
-        table = Table(*columns, show_lines=has_long_cells, title=title)
+        table = Table(*columns, show_lines=has_long_cells, title=escape(title) or None)
         table.columns[0].no_wrap = has_long_cells
         for row in rows:
             table.add_row(*(escape(cell) for cell in row))

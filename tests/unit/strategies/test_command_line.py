@@ -12,7 +12,7 @@ from client.peer.peer_cli import app as peer
 from server.cli import app as server
 from server.ledger import LedgerUnavailable, LimitExceeded
 from server.service.statuses import NotAuthenticated, ServiceUnavailable
-from strategies.command_line import Printing, Program
+from strategies.command_line import Printing, Program, show_table
 from unlearning.errors import (
     ConfigurationError,
     DataError,
@@ -84,3 +84,15 @@ def test_only_commands_that_print_no_data_lack_json() -> None:
     groups = [typer.main.get_group(program) for program in (server, site, peer)]
     without = [one.name for group in groups for one in _commands(group) if not isinstance(one, Printing)]
     assert set(without) == {"console", "serve", "supervise", "demo", "setup", "node", "plant"}
+
+
+def test_brackets_in_a_table_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are no markup, in the title as little as in a cell."""
+    monkeypatch.setattr("strategies.command_line._is_terminal", lambda: True)
+    app = typer.Typer()
+    app.command()(
+        lambda: show_table(["the client of a federation"], [["[/red]"]], title="To forget [/red]ward[1]")
+    )
+    said = CliRunner().invoke(app, []).stdout
+    assert "To forget [/red]ward[1]" in said
+    assert "│ [/red] " in said

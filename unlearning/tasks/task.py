@@ -351,7 +351,7 @@ class Task:
         time. Only for networks that never `view` a picture's features: a view needs the usual order.
 
     Raises:
-        AppError: `dtype` is another one, or `build_model` is no function.
+        AppError: `dtype` is another one, `build_model` is no function, or `set_metrics` are none or share a name.
     """
 
     name: str
@@ -386,8 +386,17 @@ class Task:
         return cls(name=name, build_model=build_model, num_classes=num_classes, **values)
 
     def __post_init__(self) -> None:
-        one = isinstance(self.local_layers, str)
-        object.__setattr__(self, "local_layers", (self.local_layers,) if one else tuple(self.local_layers))
+        own = {
+            "local_layers": (self.local_layers,) if isinstance(self.local_layers, str) else self.local_layers,
+            "set_metrics": (self.set_metrics,) if callable(self.set_metrics) else self.set_metrics,
+        }
+        for name, several in own.items():
+            object.__setattr__(self, name, tuple(several or ()))
+        if not all(map(callable, self.set_metrics)) or len({*self.metric_names}) < len(self.set_metrics):
+            raise AppError(
+                f"Task.set_metrics must be functions, each of another __name__, got {', '.join(self.metric_names)}.",
+                code="set-metrics",
+            )
         if isinstance(self.build_model, nn.Module) or not callable(self.build_model):
             got = type(self.build_model).__name__
             said = f"Task.build_model must be a function that makes a new model, such as lambda: Net(), got {got}."

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from unlearning.methods.registry import method_named
 from unlearning.methods.retrain import Natural
 from unlearning.requests import Granularity, Target
 from unlearning.tasks.checks import check_examples
+from unlearning.tasks.set_metrics import macro_f1, roc_auc
 from unlearning.tasks.task import Examples, Task
 
 DATA = data_of("built-in training")
@@ -50,6 +52,8 @@ UNTRAINED = replace(BUILT_IN, train=refuse_to_train)
     [
         (lambda: replace(BUILT_IN, build_model=None), "build-model"),
         (lambda: replace(BUILT_IN, build_model=nn.Linear(2, 2)), "build-model"),
+        (lambda: replace(BUILT_IN, set_metrics="macro_f1"), "set-metrics"),
+        (lambda: replace(BUILT_IN, set_metrics=(partial(roc_auc), partial(macro_f1))), "set-metrics"),
         (lambda: replace(BUILT_IN, build_model=lambda: None), ""),
         (lambda: replace(BUILT_IN, build_model=nn.Linear), ""),  # without its widths
         (lambda: "digits", "no-task"),

@@ -1,10 +1,14 @@
 """Metrics of whole sets: right on cases worked out by hand, and merged as weighted means."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from torch import nn
 
 from unlearning.errors import AppError
 from unlearning.tasks.set_metrics import balanced_accuracy, compute_all, macro_f1, roc_auc
+from unlearning.tasks.task import Task
 from unlearning.verification.observations import Observations, merge
 
 CLASSES = np.array([0, 0, 0, 1])
@@ -37,6 +41,14 @@ def test_the_auc_of_three_classes_is_averaged_over_those_that_occur():
     assert roc_auc(logits, np.array([0, 1, 1])) == pytest.approx(1.0)
     assert roc_auc(np.array([[0.0, 1, 0], [1, 0, 0]]), np.array([0, 1])) == pytest.approx(0.0)
     assert np.isnan(roc_auc(logits, np.array([1, 1, 1])))
+
+
+@pytest.mark.parametrize("given", [macro_f1, [macro_f1], (macro_f1,)])
+def test_a_task_takes_one_metric_or_several(given):
+    """One of two by the same name would be lost (`tests/unit/unlearning/test_local_edges.py`)."""
+    task = Task.classifier("rows", lambda: nn.Linear(2, 2), num_classes=2, set_metrics=given)
+    assert task.metric_names == ("macro_f1",)
+    assert hash(task) == hash(replace(task))
 
 
 def observed(count: int, metrics: list[float] | None) -> Observations:

@@ -78,7 +78,7 @@ oldest-libraries:           ## the default tests and the demo on the oldest PyTo
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --upgrade pip
 	$(OLDEST)/bin/python -m pip install --quiet --editable '.[dev,postgresql]' \
-		$(shell sed -n 's/.*"\([a-z][a-z-]*\)\(\[binary\]\)\{0,1\}>=\([0-9.]*\).*/"\1==\3.*"/p' pyproject.toml | sort -u)
+		$(shell sed -n 's/.*"\([a-z][a-z0-9-]*\)\(\[binary\]\)\{0,1\}>=\([0-9.]*\).*/"\1==\3.*"/p' pyproject.toml | sort -u)
 	$(OLDEST)/bin/pytest $(PARALLEL)
 	$(OLDEST)/bin/flower-unlearn demo
 	@echo "All of this passed."

@@ -10,7 +10,7 @@ from benchmarks.bench.experiment import Experiment
 def written(directory: Path, text: str) -> Path:
     """An experiment's file."""
     path = directory / "experiment.yaml"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return path
 
 

@@ -72,7 +72,7 @@ def exit_on_signals() -> Iterator[None]:
     def end(number: int, _: FrameType | None) -> None:
         for other in _ENDING:
             signal.signal(other, signal.SIG_IGN)
-        if number == signal.SIGHUP:  # the terminal is gone: nobody reads, and writing would fail
+        if number == signal.SIGHUP:  # the terminal is gone: nothing reads, and writing would fail
             sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
         raise SystemExit(128 + number)
 

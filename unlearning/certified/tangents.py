@@ -106,9 +106,8 @@ class Weights:
         if len(block) > 1 and self._can_batch:
             try:
                 return _products(gradients, self.tensors, shaped, batched=True)
-            except (
-                RuntimeError
-            ) as exc:  # of GroupNorm before 2.14; without a second derivative it comes again below
+            except RuntimeError as exc:
+                # Of GroupNorm before PyTorch 2.14. Where there is no second derivative it is raised again below.
                 _log.debug("Products are made row by row: %s", exc)
                 self._can_batch = False
         rows = [

@@ -102,7 +102,9 @@ def test_every_setting_of_a_page_is_one(page: Path, tmp_path: Path):
     """A block of TOML is a federation.toml whose run could be submitted."""
     for text in blocks(page, "toml"):
         path = tmp_path / "federation.toml"
-        path.write_text(text if "state-dir" in tomllib.loads(text) else f'state-dir = "{tmp_path}"\n{text}', "utf-8")
+        path.write_text(
+            text if "state-dir" in tomllib.loads(text) else f'state-dir = "{tmp_path}"\n{text}', "utf-8"
+        )
         RunSettings.from_run_config(read_federation_file(path).run_settings())
 
 

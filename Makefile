@@ -74,7 +74,7 @@ newest-flower:              ## the same code on the newest Flower that pip insta
 	$(NEWEST)/bin/pytest -m slow -k "not simulation" tests/integration/test_own_app.py tests/integration/test_fleet_proxy.py
 	@echo "All of this passed. $$($(NEWEST)/bin/flwr --version)"
 
-oldest-libraries:           ## the default tests and the demo on the oldest PyTorch and others that pyproject.toml allows
+oldest-libraries:           ## the default tests and the demo on the oldest libraries that pyproject.toml allows
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --upgrade pip
 	$(OLDEST)/bin/python -m pip install --quiet --editable '.[dev,postgresql]' \

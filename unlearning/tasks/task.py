@@ -351,7 +351,7 @@ class Task:
         time. Only for networks that never `view` a picture's features: a view needs the usual order.
 
     Raises:
-        AppError: `dtype` is another one, `build_model` is no function, or `set_metrics` are none or share a name.
+        AppError: `dtype` is another one, `build_model` or one of `set_metrics` is no function, or these share a name.
     """
 
     name: str

@@ -219,18 +219,15 @@ def dense_gradient(problem: TinyProblem) -> NDArray[np.float64]:
     """∇ of the mean loss, (d,)."""
     outputs, trained, mask = _outputs_of(problem)
     loss = lambda at: problem.task.loss(outputs(at), problem.examples.targets)  # noqa: E731 a formula
-    return _embedded(
-        torch.autograd.functional.jacobian(loss, trained, vectorize=torch.__version__ >= (2, 14)), mask
-    )
+    return _embedded(torch.autograd.functional.jacobian(loss, trained), mask)
 
 
 def dense_hessian(problem: TinyProblem) -> NDArray[np.float64]:
     """∇² of the mean loss, (d, d)."""
     outputs, trained, mask = _outputs_of(problem)
     loss = lambda at: problem.task.loss(outputs(at), problem.examples.targets)  # noqa: E731 a formula
-    return _embedded(
-        torch.autograd.functional.hessian(loss, trained, vectorize=torch.__version__ >= (2, 14)), mask
-    )
+    can_batch = torch.__version__ >= (2, 14)  # GroupNorm's second derivative
+    return _embedded(torch.autograd.functional.hessian(loss, trained, vectorize=can_batch), mask)
 
 
 def dense_gauss_newton(problem: TinyProblem) -> NDArray[np.float64]:

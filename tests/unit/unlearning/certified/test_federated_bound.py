@@ -218,3 +218,120 @@ def test_trainings_of_different_lengths_are_as_far_apart_as_the_farthest_pair() 
     )
     pairs = [(few, most) for few in range(1, 61) for most in range(few, 61)]
     assert all(steps.apart(few, most) <= steps.apart(1, 60) for few, most in pairs)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 1.0, 1.8, 2.5])
+def test_the_bounds_on_local_steps_hold_for_every_curvature_between_the_constants(rate: float) -> None:
+    """On quadratic losses in one dimension the derivative is Π (1 − ηh), λ ≤ h ≤ S; of one step the bounds are met."""
+    smallest, largest = 0.2, 1.0
+    steps = LocalSteps.of(
+        Constants(
+            gradient_bound=1.0,
+            smoothness=largest,
+            strong_convexity=smallest,
+            hessian_lipschitz=3.0,
+            source="",
+        ),
+        rate,
+    )
+    rho = max(abs(1 - rate * smallest), abs(1 - rate * largest))
+    curvatures = np.linspace(smallest, largest, 5)
+    derivatives = {0: np.ones(1)}
+    for count in range(1, 5):
+        derivatives[count] = np.outer(derivatives[count - 1], 1 - rate * curvatures).ravel()
+        assert steps.contraction(count) == pytest.approx(np.abs(derivatives[count]).max())
+        assert np.abs(1 - derivatives[count]).max() <= steps.from_identity(count) * (1 + 1e-12)
+        for fewest in range(1, count + 1):
+            found = [derivatives[number] for number in range(fewest, count + 1)]
+            apart = max(one.max() for one in found) - min(one.min() for one in found)
+            assert apart <= steps.apart(fewest, count) * (1 + 1e-12)
+    assert steps.from_identity(1) == pytest.approx(min(1 + rho, rate * largest))
+    if rho < 1:
+        assert steps.apart(1, 1) == pytest.approx(min(2 * rho, rate * (largest - smallest)))
+    assert steps.curvature(1) == pytest.approx(rate * 3.0)
+    assert steps.curvature(3) == pytest.approx(rate * 3.0 * (rho**2 + rho * rho**2 + rho**4))
+
+
+def by_the_legend(rounds, gone, weighting) -> float:
+    """Compute e after rounds in each of which some client stays, as the module's docstring has it, without rounding."""
+    e = x = 0.0
+    for one in rounds:
+        total = sum(work.num_examples for work in one.clients.values())
+        w = {client: work.num_examples / total for client, work in one.clients.items()}
+        a = {unit: one.vectors.get(unit, 0.0) for unit in gone}
+        x = min(x, e + sum(a.values()))
+        of, steps = LocalSteps.of(one.premises.constants, one.learning_rate), one.clients
+        counts = [work.num_steps for work in steps.values()]
+        stay, leave = [c for c in w if c not in gone], [c for c in w if c in gone]
+        w_gone = sum(w[u] for u in leave)
+        added = {u: w[u] / (1 - w[u]) * steps[u].distance for u in leave}
+        if weighting is Weighting.RENORMALISED:
+            v = {c: w[c] / (1 - w_gone) for c in stay}
+            following = sum(v[c] * of.contraction(steps[c].num_steps) * e for c in stay)
+            following += sum(v[c] * of.curvature(steps[c].num_steps) * x**2 / 2 for c in stay)
+            for u in gone:
+                own = w.get(u, 0.0)
+                following += (w_gone - own) / (1 - own) * of.apart(min(counts), max(counts)) * a[u]
+            following += sum((w_gone - w[u]) / (1 - w_gone) * added[u] for u in leave)
+            x = sum(v[c] * of.contraction(steps[c].num_steps) * x for c in stay)
+            x += sum(w[u] / (1 - w_gone) * steps[u].distance for u in leave)
+        else:
+            following = sum(w[c] * of.contraction(steps[c].num_steps) for c in stay) * e + w_gone * e
+            following += sum(w[c] * of.curvature(steps[c].num_steps) * x**2 / 2 for c in stay)
+            following += sum(w[u] * of.from_identity(steps[u].num_steps) for u in leave) * sum(a.values())
+            x = sum(w[c] * of.contraction(steps[c].num_steps) * x for c in stay) + w_gone * x
+            x += sum(w[u] * (one.moved + steps[u].distance) for u in leave)
+        e = following
+    return e
+
+
+@pytest.mark.parametrize("weighting", list(Weighting))
+@pytest.mark.parametrize("seed", range(8))
+def test_the_bound_is_the_recursion_of_the_legend(seed: int, weighting: Weighting) -> None:
+    """Of records with all numbers unlike: three of five clients forgotten, each away in some rounds, and those of one."""
+    generator = np.random.default_rng(seed)
+    gone, vectors, rounds = {"a", "b", "c"}, {}, []
+    for number in range(1, 7):
+        away = {str(name) for name in generator.choice(["a", "b", "c", "d"], size=2, replace=False)}
+        clients = {
+            name: LocalWork(
+                num_examples=int(generator.integers(1, 9)),
+                num_steps=int(generator.integers(1, 6)),
+                distance=float(generator.uniform(0.1, 1.0)),
+            )
+            for name in "abcde"
+            if name not in away
+        }
+        rate = float(generator.choice([0.05, 0.3]))
+        premises = premises_of(float(generator.uniform(0.5, 1.5)), 0.2)
+        moved = float(generator.uniform(0.1, 1.0))
+        values = {"learning_rate": rate, "clients": clients, "moved": moved, "vectors": dict(vectors)}
+        rounds.append(one_round(number, **values, premises=premises))
+        vectors |= {name: float(generator.uniform(0.1, 2.0)) for name in clients if name in gone}
+    found = federated_bound(rounds, frozenset(gone), weighting).value
+    assert found == pytest.approx(by_the_legend(rounds, gone, weighting), rel=1e-6)
+    first = next(at for at, one in enumerate(rounds) if "a" in one.clients)
+    of_one = federated_bound(rounds[first:], frozenset("a"), weighting).value
+    assert of_one == pytest.approx(by_the_legend(rounds[first:], {"a"}, weighting), rel=1e-6, abs=1e-9)
+
+
+def test_a_round_of_several_forgotten_clients_alone_by_hand() -> None:
+    """Retraining leaves the model as it was: what the round moved, what it adds to each vector, and what was carried."""
+    work = {
+        "u": LocalWork(num_examples=3, num_steps=2, distance=0.5),
+        "w": LocalWork(num_examples=1, num_steps=4, distance=0.25),
+    }
+    both = frozenset(work)
+    alone = [
+        one_round(1, clients={"u": work["u"], "v": work["u"]}, vectors={}, moved=0.7),
+        one_round(2, clients=work, vectors={"u": 0.3}, moved=0.7),
+    ]
+    before = federated_bound(alone[:1], both, Weighting.RENORMALISED).value
+    most = LocalSteps.of(alone[0].premises.constants, 0.1).contraction(2)
+    expected = before + 0.7 + (3 * 0.5 + 0.25 / 3) + (1 + most) * 0.3
+    assert federated_bound(alone, both, Weighting.RENORMALISED).value == pytest.approx(expected, rel=1e-6)
+    single = [alone[0], one_round(2, clients={"w": work["w"]}, vectors={"u": 0.3}, moved=0.7)]
+    most = LocalSteps.of(alone[0].premises.constants, 0.1).contraction(4)
+    assert federated_bound(single, both, Weighting.RENORMALISED).value == pytest.approx(
+        before + (1 + most) * 0.3, rel=1e-6
+    )

@@ -125,6 +125,13 @@ def test_every_wrong_number_is_named_at_once() -> None:
     assert len(refused.value.problems) == 3
 
 
+@pytest.mark.parametrize("sigma", [-1e-9, math.nan, math.inf])
+def test_noise_that_cannot_be_is_not_added(sigma: float) -> None:
+    """A negative or infinite σ, or none at all."""
+    with pytest.raises(ConfigurationError):
+        add_noise(np.ones(3), sigma, np.random.default_rng(0))
+
+
 def test_released_noise_has_the_stated_sigma() -> None:
     """40,000 entries: the sum of squares lies within the χ² 99.9 % range and they are normal around 0.
 

@@ -1,6 +1,7 @@
 """The bounds of noisy fine-tuning, beside the divergence of chains in one dimension that quadrature gives."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -96,6 +97,16 @@ def test_without_steps_it_is_the_noise_of_the_whole_ball():
     assert of.reach == 4.0
     found = {epsilon: of.sigma(epsilon=epsilon, delta=1e-5) / of.radius for epsilon in (1.0, 3.0, 8.0)}
     assert found == pytest.approx({1.0: 7.46, 3.0: 2.78, 8.0: 1.20}, rel=0.01)
+
+
+def test_what_must_be_hidden_by_hand():
+    """μσ of the last model and of one step: with updates clipped, with models clipped and without steps."""
+    updates = NoisySteps(radius=5.0, update_radius=2.0, contraction=0.5, steps=2)
+    assert updates.spread == pytest.approx(math.sqrt(1 + 0.25))
+    assert updates.reach == pytest.approx((2 * 5 * 0.25 + 2 * 2 * 1.5) / math.sqrt(1.25))
+    assert updates.reach_of_a_step == pytest.approx(2 * 5 * 0.5 + 2 * 2)
+    for ball in (replace(updates, clips_models=True), replace(updates, steps=0)):
+        assert (ball.spread, ball.reach_of_a_step) == (1.0, 10.0)
 
 
 def test_a_step_by_hand():

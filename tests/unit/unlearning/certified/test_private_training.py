@@ -51,6 +51,15 @@ def test_the_noise_is_z_times_s_on_the_sum_and_the_divisor_is_fixed():
         assert abs(np.mean(noise)) < 0.1
 
 
+def test_the_mean_by_hand():
+    """Without noise: the start and the clipped updates over q · n, in their direction."""
+    still = replace(MEAN, noise_multiplier=0.0)
+    short, long = (np.zeros(BEFORE.size, dtype=np.float32) for _ in range(2))
+    short[:2], long[2:4] = (0.6, -0.8), (30.0, 40.0)  # of length 1 and 50; clipped at 2 to (1.2, 1.6)
+    moved = still.model(BEFORE, [short, long], 1).astype(np.float64) - BEFORE
+    np.testing.assert_allclose(moved[:5], np.array([0.6, -0.8, 1.2, 1.6, 0.0]) / 2, atol=1e-6)
+
+
 def test_a_client_of_any_size_moves_the_model_by_no_more_than_s_over_the_divisor():
     """Without noise, so that it can be seen."""
     still = replace(MEAN, noise_multiplier=0.0)

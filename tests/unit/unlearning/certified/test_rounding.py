@@ -96,12 +96,36 @@ def test_rounding_in_a_mean_never_exceeds_its_bound() -> None:
     assert 0 < error <= mean_rounding(weight_norm=norm, num_clients=50)
 
 
+def test_the_bounds_are_those_of_the_legend() -> None:
+    """By hand, with numbers that make each term count: weight decay that is too large for the step, and three steps."""
+    rate, l2, radius, classes, inputs, batch, start, count = 0.5, 6.0, 2.0, 3, 5, 7, 4.0, 3
+    longest = largest_norm(start, learning_rate=rate, l2=l2, feature_norm=radius, count=count)
+    assert longest == pytest.approx(2 * 2.0**3 * (start + 3 * rate * np.sqrt(2) * radius))  # |1 − ημ| = 2
+    constants = declared_logistic_constants(feature_norm=radius, l2=l2)
+    of = Arithmetic(num_inputs=inputs, num_classes=classes, feature_norm=radius, batch_size=batch)
+    found = local_rounding(constants, of, weight_norm=longest, learning_rate=rate, count=count)
+    u, logits = 2.0**-53, radius * longest
+    error = 2 * u * ((inputs + 2) * logits + 10 * logits + 10 * np.log(classes) + 2 * classes + 40)
+    gradient = radius * (error + np.sqrt(2) * (batch + 6) * u + 6 * u)
+    product = radius**2 * (4 * error + 2 * (classes + inputs + batch + 15) * u)
+    step = 2 * (rate * gradient + 4 * u * (longest + rate * (np.sqrt(2) * radius + l2 * longest)))
+    carried = 2 * (rate * product + 4 * u * (1 + rate * constants.smoothness))
+    rho = constants.step_contraction(rate)
+    assert rho > 1
+    assert found.model == pytest.approx(step * (1 + rho + rho**2), rel=1e-12)
+    carried += rate * constants.hessian_lipschitz * found.model
+    assert found.tangent == pytest.approx(count * carried * rho**count * (1 + carried) ** count, rel=1e-12)
+    assert mean_rounding(weight_norm=3.0, num_clients=10) == pytest.approx(2 * 18 * u * 3.0)
+
+
 def test_numbers_that_float64_cannot_hold_apart_have_no_bound() -> None:
     """The message says what to do."""
     of = Arithmetic(num_inputs=5, num_classes=3, feature_norm=1.0, batch_size=5)
     constants = declared_logistic_constants(feature_norm=1.0, l2=0.1)
     with pytest.raises(NumericalError):
         local_rounding(constants, of, weight_norm=1e15, learning_rate=0.1, count=3)
+    with pytest.raises(NumericalError):
+        local_rounding(constants, replace(of, batch_size=2**50), weight_norm=1.0, learning_rate=0.1, count=3)
     with pytest.raises(NumericalError):
         local_rounding(
             constants, replace(of, feature_norm=np.inf), weight_norm=1.0, learning_rate=0.1, count=3

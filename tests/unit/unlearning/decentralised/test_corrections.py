@@ -133,6 +133,19 @@ def test_a_client_correction_comes_to_retraining(
     assert gap(federation, correct_client(federation, mean_curvature(curvatures))) < 0.15
 
 
+def test_a_client_correction_is_the_dense_formula(
+    federation: ConvexFederation, curvatures: dict[str, tuple[int, Vector]]
+) -> None:
+    """Eq. 3 of a whole client: n_0/(n − n_0) of its gradient, with the others' curvature, added in full by each peer."""
+    shared = mean_curvature(curvatures)
+    made = correct_client(federation, shared)
+    leaver, left = federation.clients["0"], sum(count for count, _ in curvatures.values())
+    slope = gradient(federation.task, federation.original, leaver, l2=L2)
+    matrix = shared.reshape(slope.size, slope.size) + L2 * np.eye(slope.size)
+    np.testing.assert_allclose(made.vector, np.linalg.solve(matrix, slope) * len(leaver) / left, rtol=1e-8)
+    assert made.weight == 1.0
+
+
 def test_class_corrections_of_all_peers_add_up_to_retraining(federation: ConvexFederation) -> None:
     """Each peer's share with everybody's curvature; together the Newton step of the whole class."""
     task, theta = federation.task, federation.original

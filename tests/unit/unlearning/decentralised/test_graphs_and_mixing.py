@@ -42,6 +42,20 @@ def test_an_edge_to_an_unknown_peer_is_refused() -> None:
         from_edges(["0", "1"], [("0", "7")])
 
 
+@pytest.mark.parametrize(
+    ("nodes", "edges"),
+    [
+        (("a", "b"), {("a", "a"), ("a", "b")}),  # a peer is no neighbour of itself
+        (("b", "a"), {("a", "b")}),  # the order of peers is that of models' rows
+        (("a", "a", "b"), {("a", "b")}),
+    ],
+)
+def test_a_graph_that_is_none_is_refused(nodes: tuple[str, ...], edges: set[tuple[str, str]]) -> None:
+    """An edge from a peer to itself, peers that are not sorted, and a peer named twice."""
+    with pytest.raises(ConfigurationError):
+        Graph(nodes, frozenset(edges))
+
+
 @given(connected_graphs(), st.data())
 def test_a_graph_that_a_peer_left_is_connected(graph: Graph, data: st.DataObject) -> None:
     """Whoever leaves, the parts that it held together are joined, and messages still reach everybody."""
@@ -79,6 +93,20 @@ def test_a_complete_graph_agrees_in_one_round() -> None:
     report = check_mixing(metropolis_weights(complete(TEN)))
     assert report.rho == pytest.approx(0, abs=1e-12)
     assert report.rounds_to(0.01) == 1
+
+
+def test_a_peer_alone_agrees_with_itself() -> None:
+    """Its ρ is exactly 0, which has no logarithm."""
+    alone = check_mixing(metropolis_weights(Graph(("a",), frozenset())))
+    assert (alone.num_peers, alone.rho, alone.rounds_to(1e-9)) == (1, 0.0, 1)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.01, 1e-6])
+def test_the_rounds_to_an_agreement_are_the_fewest(share: float) -> None:
+    """√ρ^k is at most the share, and with one round less it is not."""
+    report = check_mixing(metropolis_weights(ring(TEN)))
+    rounds = report.rounds_to(share)
+    assert report.rho ** (rounds / 2) <= share < report.rho ** ((rounds - 1) / 2)
 
 
 @given(connected_graphs(most=8))

@@ -141,6 +141,17 @@ def test_one_client_is_not_counted_twice() -> None:
         )
 
 
+def test_a_list_without_this_client_or_with_other_keys_of_it_is_refused() -> None:
+    """Also keys that it signed itself, in this round, before it was started again."""
+    run = Round().until("share")
+    mine = run.identities["c0000"]
+    _, before = at_client.advertise(mine, run.terms, answered=0, entropy=Entropy("before"))
+    assert before.mask_key != run.members[0].mask_key
+    for members in (run.members[1:], [before, *run.members[1:]]):
+        with refused("wrong-members"):
+            at_client.share(run.clients["c0000"], mine, members, Entropy(1))
+
+
 @pytest.mark.parametrize("site_asks", [True, False])
 def test_a_small_cohort_is_refused_by_the_client_itself(site_asks: bool) -> None:
     """By what its site asks for, and never below three, whatever the server's terms say."""

@@ -235,6 +235,34 @@ def test_a_failed_attempt_is_tried_again_where_no_training_round_is_left(federat
     assert [record.kind for record in one.ledger.rounds()].count("training") == 2
 
 
+def test_the_model_is_tested_in_every_so_many_training_rounds_and_in_each_of_a_deletion(federation):
+    """By `evaluate-every`; with 0 never."""
+    one = federation(rounds=3, evaluate_every=2, recovery_max_rounds=1)
+    one.run()
+    one.forget(client("2"), rounds=4)
+    tested = {
+        record.round: (record.kind, "test_score" in record.metrics) for record in one.ledger.all_rounds()
+    }
+    assert [kind for kind, _ in tested.values()].count("training") == 4
+    assert {kind for kind, _ in tested.values()} == {"training", "unlearning", "recovery"}
+    assert all(is_tested == (kind != "training" or at % 2 == 0) for at, (kind, is_tested) in tested.items())
+    never = federation("never", rounds=2, evaluate_every=0)
+    never.run()
+    assert not any("test_score" in record.metrics for record in never.ledger.all_rounds())
+
+
+def test_after_the_only_attempt_the_reason_counts_none(federation):
+    """It says what happened, not that 1 attempts failed."""
+    one = federation(max_attempts=1)
+    one.run()
+    request = one.file(client("2"))
+    one.grid.broken.add(one.node("2"))
+    one.run(rounds=3)
+    failed = one.ledger.requests.get(request.id)
+    assert (failed.status, failed.attempts) == (Status.FAILED, 1)
+    assert "The attempt failed because" in failed.reason
+
+
 @pytest.mark.slow
 def test_after_the_last_attempt_a_request_has_failed_and_can_be_retried(federation):
     """A training round comes between two attempts; after `max-attempts` of them somebody must look."""

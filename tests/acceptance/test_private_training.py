@@ -100,7 +100,9 @@ def test_the_second_that_leaves_is_covered_as_a_group_of_two(tmp_path: Path):
     app = SmallApp(tmp_path)
     app.run(**PRIVATE, rounds=3, requests=f"{LEAVES}; at=3 client=2 method=dp-covered")
     assert account(app, 2)["spent_epsilon"] == pytest.approx(exact(3, 2))
-    assert facts(app)["epsilon"] == pytest.approx(exact(3, 1))
+    known = facts(app)
+    assert known["epsilon"] == pytest.approx(exact(3, 1))
+    assert known["left"] == 2  # so admission counts the next one as the third
 
 
 def test_what_would_be_weaker_than_the_limit_is_refused_and_retraining_works(tmp_path: Path):

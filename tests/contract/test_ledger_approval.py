@@ -158,6 +158,8 @@ def test_a_failed_request_is_replaced_by_one_that_asks_for_the_same_in_another_w
     assert ledger.requests.target_of(new) == SAMPLES
     old = ledger.requests.get(failed.id)
     assert (old.status, old.replaced_by, old.is_answered) == (Status.REPLACED, new.id, True)
+    assert new.id in old.reason
+    assert new.method in old.reason
     with raises(IllegalMove, "ids-erased"):
         ledger.requests.target_of(old)
     with raises(IllegalMove, "not-failed"):

@@ -5,6 +5,7 @@ else. Records and releases must make one chain of models, from the one that trai
 is deleted from: what is not in the chain is not covered, and then nothing is proven.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 from unlearning.certified.federated_bound import federated_bound
@@ -102,16 +103,17 @@ def _follow_releases(
     """
     committed: list[EarlierRelease] = []
     at, waiting = start, sorted(earlier, key=lambda one: one.number)
-    for one in rounds:
-        while waiting and waiting[0].number <= one.lengths.number:
-            at = _after_release(waiting.pop(0), at, one.before, committed)
-        if one.before != at:
-            return committed, [_gap(f"round {one.lengths.number}")]
-        at = one.after
-    while waiting:
-        following = waiting[1].before if len(waiting) > 1 else model
-        at = _after_release(waiting.pop(0), at, following, committed)
-    return committed, [] if at == model else [_gap("this deletion")]
+    steps = [(one.lengths.number, f"round {one.lengths.number}", one.before, one.after) for one in rounds]
+    for number, name, before, after in [*steps, (math.inf, "this deletion", model, model)]:
+        due = [release for release in waiting if release.number <= number]
+        waiting = waiting[len(due) :]
+        models = [*(release.before for release in due), before]
+        for release, following in zip(due, models[1:], strict=True):
+            at = _after_release(release, at, following, committed)
+        if before != at:
+            return committed, [_gap(name)]
+        at = after
+    return committed, []
 
 
 def _after_release(

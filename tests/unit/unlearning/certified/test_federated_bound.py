@@ -248,6 +248,11 @@ def test_the_bounds_on_local_steps_hold_for_every_curvature_between_the_constant
     assert steps.from_identity(1) == pytest.approx(min(1 + rho, rate * largest))
     if rho < 1:
         assert steps.apart(1, 1) == pytest.approx(min(2 * rho, rate * (largest - smallest)))
+    for fewest, most in ((1, 3), (2, 12), (6, 12), (11, 12)) if rho < 1 else ():
+        together = max(count * rho ** (count - 1) for count in range(fewest, most + 1))
+        rest = rate * largest * sum(rho**count for count in range(most - fewest))
+        expected = min(2 * rho**fewest, together * rate * (largest - smallest) + rho**fewest * rest)
+        assert steps.apart(fewest, most) == pytest.approx(expected)
     assert steps.curvature(1) == pytest.approx(rate * 3.0)
     assert steps.curvature(3) == pytest.approx(rate * 3.0 * (rho**2 + rho * rho**2 + rho**4))
 
@@ -288,7 +293,7 @@ def by_the_legend(rounds, gone, weighting) -> float:
 @pytest.mark.parametrize("weighting", list(Weighting))
 @pytest.mark.parametrize("seed", range(8))
 def test_the_bound_is_the_recursion_of_the_legend(seed: int, weighting: Weighting) -> None:
-    """Of records with all numbers unlike: three of five clients forgotten, each away in some rounds, and those of one."""
+    """Of records with all numbers unlike: three of five clients forgotten, each away in some rounds, and one of them."""
     generator = np.random.default_rng(seed)
     gone, vectors, rounds = {"a", "b", "c"}, {}, []
     for number in range(1, 7):
@@ -316,7 +321,7 @@ def test_the_bound_is_the_recursion_of_the_legend(seed: int, weighting: Weightin
 
 
 def test_a_round_of_several_forgotten_clients_alone_by_hand() -> None:
-    """Retraining leaves the model as it was: what the round moved, what it adds to each vector, and what was carried."""
+    """Retraining leaves the model as it was: what the round moved, what it adds to each vector, what was carried."""
     work = {
         "u": LocalWork(num_examples=3, num_steps=2, distance=0.5),
         "w": LocalWork(num_examples=1, num_steps=4, distance=0.25),

@@ -136,7 +136,7 @@ def test_a_client_correction_comes_to_retraining(
 def test_a_client_correction_is_the_dense_formula(
     federation: ConvexFederation, curvatures: dict[str, tuple[int, Vector]]
 ) -> None:
-    """Eq. 3 of a whole client: n_0/(n − n_0) of its gradient, with the others' curvature, added in full by each peer."""
+    """Eq. 3 of a whole client: n_0/(n − n_0) of its gradient, with the others' curvature, added in full by each."""
     shared = mean_curvature(curvatures)
     made = correct_client(federation, shared)
     leaver, left = federation.clients["0"], sum(count for count, _ in curvatures.values())

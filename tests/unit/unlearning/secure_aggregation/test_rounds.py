@@ -9,7 +9,9 @@ import pytest
 from tests.unit.unlearning.secure_aggregation.rounds import WORK, Entropy, Round, forged, terms_of, values_of
 from unlearning.errors import SecureAggregationError, UpdateRefused
 from unlearning.secure_aggregation import client_round as at_client
+from unlearning.secure_aggregation.keys import private_of, seal
 from unlearning.secure_aggregation.ring import add_masks
+from unlearning.secure_aggregation.shamir import SHARE_BYTES
 from unlearning.secure_aggregation.terms import Unmasking, degree
 
 
@@ -217,6 +219,18 @@ def test_shares_that_are_not_for_this_round_do_not_decrypt() -> None:
         sealed = {**run.server.shares_for(first), "c0001": replayed}
         with refused("sealed-otherwise"):
             at_client.mask(run.clients[first], run.identities[first], sealed, WORK, values_of(first))
+
+
+def test_shares_of_another_length_are_refused() -> None:
+    """Sealed by a neighbour as they must be, but cut or longer."""
+    run = Round().until("mask")
+    sender = run.clients["c0001"]
+    own_key = private_of(sender.channel_key)
+    channel = at_client._channel(sender, own_key, sender.cohort, "c0000", sends=True)
+    for length in (0, 2 * SHARE_BYTES - 1, 2 * SHARE_BYTES + 1):
+        sealed = {**run.server.shares_for("c0000"), "c0001": seal(channel, bytes(length))}
+        with refused("unfit-shares"):
+            at_client.mask(run.clients["c0000"], run.identities["c0000"], sealed, WORK, values_of("c0000"))
 
 
 def test_shares_of_a_stranger_are_refused() -> None:

@@ -1,0 +1,55 @@
+"""The plan for a long list of samples, from those for its parts."""
+
+from server.requests.plan_data import Plan, PlannedMethod, SampleCheck, joined
+from unlearning.requests import Granularity, Target
+
+TARGET = Target(Granularity.SAMPLE, "1", frozenset({"a", "b", "c"}))
+
+
+def part(samples: SampleCheck | None, refusal: str = "") -> Plan:
+    """Return a plan for a part of the list; retraining can serve it."""
+    methods = (
+        PlannedMethod(method="retrain", title="Retrain"),
+        PlannedMethod(method="pga", title="PGA", refusal=refusal),
+    )
+    return Plan(
+        target="a part",
+        recommended="retrain",
+        why="",
+        cannot_show="",
+        recovery_max_rounds=1,
+        recovery_bytes=1,
+        recovery_flops=None,
+        round_seconds=None,
+        methods=methods,
+        samples=samples,
+    )
+
+
+def check(count: int, **given: object) -> SampleCheck:
+    return SampleCheck(client="1", num_samples=count, **{"is_answered": True, **given})  # type: ignore[arg-type]
+
+
+def test_counts_are_added_and_the_list_is_checked_when_each_part_is():
+    whole = joined([part(check(2, num_forgotten=1)), part(check(3, num_forgotten=1))], TARGET)
+    assert whole.samples == check(5, num_forgotten=2)
+    assert whole.target == TARGET.describe()
+    assert [bool(one.refusal) for one in whole.methods] == [False, False]
+    waits = joined([part(check(2)), part(check(3, is_answered=False))], TARGET).samples
+    assert waits == check(5, is_answered=False)
+    away = joined([part(check(2)), part(check(3, is_online=False))], TARGET).samples
+    assert away == check(5, is_online=False)
+
+
+def test_an_unknown_id_in_any_part_refuses_the_whole():
+    """By every method, with the sentence that names all of them."""
+    whole = joined([part(check(2)), part(check(3, unknown=("x",))), part(check(1, unknown=("y",)))], TARGET)
+    assert whole.samples == check(6, unknown=("x", "y"))
+    assert {one.refusal for one in whole.methods} == {check(6, unknown=("x", "y")).sentence}
+
+
+def test_one_part_and_parts_without_a_check_are_as_they_were():
+    only = part(check(2))
+    assert joined([only], TARGET) is only
+    unchecked = part(None)
+    assert joined([unchecked, part(None)], TARGET) is unchecked

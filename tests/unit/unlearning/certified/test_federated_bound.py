@@ -293,7 +293,7 @@ def by_the_legend(rounds, gone, weighting) -> float:
 @pytest.mark.parametrize("weighting", list(Weighting))
 @pytest.mark.parametrize("seed", range(8))
 def test_the_bound_is_the_recursion_of_the_legend(seed: int, weighting: Weighting) -> None:
-    """Of records with all numbers unlike: three of five clients forgotten, each away in some rounds, and one of them."""
+    """Of records with all numbers unlike: three of five clients forgotten, each away at times, and one of them."""
     generator = np.random.default_rng(seed)
     gone, vectors, rounds = {"a", "b", "c"}, {}, []
     for number in range(1, 7):

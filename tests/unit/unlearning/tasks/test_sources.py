@@ -63,6 +63,15 @@ def elsewhere(request, tmp_path) -> Examples:
     return Examples.from_dataset(Pictures(), IDS, loading=loading)
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int32, np.int64])
+def test_whole_targets_are_classes_whatever_their_type(kind):
+    """A loss of classes takes int64 only; other targets stay numbers."""
+    found = Examples.from_arrays(PIXELS, LABELS.astype(kind), IDS)
+    assert found.targets.dtype == torch.int64
+    assert found.targets.tolist() == LABELS.tolist()
+    assert Examples.from_arrays(PIXELS, LABELS.astype(np.float32), IDS).targets.dtype == torch.float32
+
+
 def test_training_has_the_same_bits_wherever_the_examples_lie(elsewhere):
     """The order of batches, and what else is drawn, follow from the seed alone."""
     start = initial_parameters(TASK, 0)

@@ -172,6 +172,15 @@ def test_a_missing_side_is_an_error(sizes):
         correctness_attack(members.scores, others.scores, forgotten.scores)
 
 
+@pytest.mark.parametrize("sizes", [(1, 2, 1), (2, 1, 1), (2, 2, 0)])
+def test_thresholds_are_not_learnt_from_one_example(sizes):
+    """Half of a side measures the attack's power, so a side of one has nothing to learn from."""
+    members, others, forgotten = (scored(np.ones(size)) for size in sizes)
+    with pytest.raises(DataError):
+        threshold_attack(members, others, forgotten, seed=0)
+    threshold_attack(scored([1.0, 1.0]), scored([0.0, 0.0]), scored([1.0]), seed=0)
+
+
 @pytest.mark.parametrize(
     "posteriors",
     [np.array([[0.7, 0.7]]), np.array([[1.5, -0.5]]), np.array([0.5, 0.5]), np.array([[np.nan, 1.0]])],

@@ -115,6 +115,7 @@ def test_a_joining_peer_names_its_neighbours_in_the_others_graph(tmp_path: Path)
         ({"graph": {"neighbours": ["unknown"]}}, "graph.neighbours"),
         ({"graph": {"neighbours": ["a"]}}, "graph.neighbours"),
         ({"deletion": {"epsilon": 0.5}}, "limits.correction-norm"),
+        ({"peer": "z"}, "peers: this peer"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, changes: dict[str, Any], setting: str) -> None:

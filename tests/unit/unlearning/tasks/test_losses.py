@@ -17,6 +17,30 @@ def test_classification_measures_by_hand() -> None:
     assert confidence.tolist() == pytest.approx([0.75, 0.25])
 
 
+def test_binary_measures_by_hand() -> None:
+    """Two labels an example, with probabilities 3/4 and 1/4 of being there; half a label is on the wrong side of ½."""
+    a = math.log(3)
+    logits = torch.tensor([[a, -a], [a, a], [-a, -a]], dtype=torch.float64)
+    targets = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.5]], dtype=torch.float64)
+    loss, score, confidence = losses.binary_measures(logits, targets)
+    right, wrong = -math.log(0.75), -math.log(0.25)
+    expected = [right, (right + wrong) / 2, (wrong + (right + wrong) / 2) / 2]
+    assert loss.tolist() == pytest.approx(expected)
+    assert score.tolist() == [1.0, 0.5, 0.5]
+    assert confidence.tolist() == pytest.approx([math.exp(-one) for one in expected])
+    assert float(losses.binary_cross_entropy(logits, targets)) == pytest.approx(sum(expected) / 3)
+
+
+def test_regression_measures_by_hand() -> None:
+    """The mean squared error e of an example's entries, and exp(−e/2)."""
+    outputs = torch.tensor([[1.0, 2.0], [0.0, 0.0]], dtype=torch.float64)
+    targets = torch.tensor([[1.0, 2.0], [1.0, 3.0]], dtype=torch.float64)
+    errors, score, confidence = losses.regression_measures(outputs, targets)
+    assert errors.tolist() == [0.0, 5.0]
+    assert score.tolist() == confidence.tolist() == pytest.approx([1.0, math.exp(-2.5)])
+    assert float(losses.squared_error(outputs, targets)) == 2.5
+
+
 def test_segmentation_measures_by_hand() -> None:
     """Four pixels, foreground probability 3/4 in the first row and 1/4 in the second; one true pixel."""
     a = math.log(3)

@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from unlearning.errors import DataError
-from unlearning.verification.discrimination import auc, discriminate, effective_size, share, tpr_at_fpr
+from unlearning.verification.discrimination import (
+    _interval,
+    auc,
+    discriminate,
+    effective_size,
+    share,
+    tpr_at_fpr,
+)
 from unlearning.verification.figures import Estimate
 
 
@@ -128,3 +135,19 @@ def test_what_cannot_be_compared_is_refused(members, others, weights):
     """No figure is made up."""
     with pytest.raises(DataError):
         auc(members, others, weights)
+
+
+@pytest.mark.parametrize(
+    ("value", "replicates", "expected"),
+    [
+        (0.5, np.linspace(0, 1, 1001), (0.025, 0.975)),
+        (0.99, np.linspace(0, 1, 1001), (0.025, 0.99)),  # an interval holds its figure
+        (0.0, np.zeros(50), (0.0, 3 / 20)),
+        (1.0, np.ones(50), (1 - 3 / 20, 1.0)),
+        (0.5, np.full(50, 0.5), (0.5 - 3 / 20, 0.5 + 3 / 20)),
+    ],
+)
+def test_the_bootstraps_interval_by_hand(value, replicates, expected):
+    """From the 2.5th to the 97.5th percentile; where every replicate is the same, 3/n to each side, within 0 and 1."""
+    found = _interval(value, replicates, smaller=20)
+    assert (found.value, found.low, found.high) == pytest.approx((value, *expected))

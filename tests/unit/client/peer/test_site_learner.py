@@ -1,11 +1,15 @@
-"""A peer's local move: so many steps of SGD, and no more."""
+"""What a peer computes on its own examples: so many steps of SGD and no more, and what it can forget."""
 
 import numpy as np
 import pytest
 
+from client.peer.learner import SiteLearner
 from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
 from unlearning.curvature.gradients import gradient
+from unlearning.decentralised.corrections import CorrectionSettings
 from unlearning.decentralised.dpsgd import local_move
+from unlearning.errors import InvalidRequest
+from unlearning.requests import Forget
 from unlearning.training import TrainingSettings
 
 EXAMPLES = blobs(12, seed=1)
@@ -29,3 +33,22 @@ def test_without_a_number_of_steps_it_is_the_epochs():
     whole = local_move(LOGISTIC, start, EXAMPLES, settings)
     np.testing.assert_array_equal(whole, local_move(LOGISTIC, start, EXAMPLES, settings, num_steps=6))
     assert not np.array_equal(whole, local_move(LOGISTIC, start, EXAMPLES, settings, num_steps=5))
+
+
+def test_a_peer_is_asked_to_forget_only_what_it_has():
+    """The first five ids are named, and how many more there are."""
+    learner = SiteLearner(
+        peer="a",
+        task=LOGISTIC,
+        examples=EXAMPLES,
+        training=WHOLE,
+        corrections=CorrectionSettings(l2=0.01),
+    )
+    own = EXAMPLES.ids.tolist()
+    learner.check(Forget(sample_ids=frozenset(own[:3])))
+    with pytest.raises(InvalidRequest, match="'x0'"):
+        learner.check(Forget(sample_ids=frozenset([*own, "x0"])))
+    with pytest.raises(InvalidRequest, match="2 more"):
+        learner.check(Forget(sample_ids=frozenset(f"x{number}" for number in range(7))))
+    some, gone = (Forget(sample_ids=frozenset(own[:count])) for count in (5, 2))
+    assert (learner.count(some, outside=gone), learner.count(gone, outside=some)) == (3, 0)

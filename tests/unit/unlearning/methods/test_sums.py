@@ -9,6 +9,8 @@ from tests.deletions import CLIENT, THETA, samples
 from unlearning.errors import MethodFailed
 from unlearning.local import answer, carry_out, problem_of
 from unlearning.methods.method import Instructions, Method, Problem, UnlearningState
+from unlearning.methods.newton_cg import _FLATTEST, _unit
+from unlearning.methods.newton_cg_solve import GRADIENT, PRECONDITION, PRODUCT
 from unlearning.methods.registry import METHODS
 from unlearning.requests import Granularity, Target
 from unlearning.secure_aggregation.addends import MOST_RATE, TAIL, SecureTotal, addend, read_total
@@ -98,6 +100,15 @@ def test_a_solve_takes_no_shortened_product_for_one() -> None:
     problem = problem_of(METHODS["newton-cg"], TASK, [CLIENT], DATA, TRAINING)
     with pytest.raises(MethodFailed, match="secure-clip-norm"):
         by_sums(METHODS["newton-cg"], problem, clip_norm=1e-6)
+
+
+def test_what_a_client_divides_by_is_known_to_all() -> None:
+    """‖p‖ for a product, ‖r‖/(μ+λ) for a preconditioned residual, and 1 where there is no direction or an empty one."""
+    direction = np.array([3.0, 4.0])
+    assert _unit(PRODUCT, direction, 0.5) == 5.0
+    assert _unit(PRECONDITION, direction, 0.5) == 10.0
+    assert _unit(PRECONDITION, direction, 0.0) == 5.0 / _FLATTEST
+    assert _unit(PRODUCT, np.zeros(2), 0.5) == _unit(GRADIENT, None, 0.5) == 1.0
 
 
 @pytest.mark.parametrize("name", SUMS)

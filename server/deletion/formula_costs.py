@@ -1,11 +1,9 @@
 """The closed cost formulas of one deletion beside what was measured, for its report."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from server.deletion.open_deletion import OpenDeletion
-from server.federation.state import ActiveDeletion, FederationState, PhaseCost
-from server.ledger import RoundRecord
+from server.federation.state import FederationState, PhaseCost
 from server.report.report_data import FormulaCost
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.eligibility import FederationProfile
@@ -25,17 +23,11 @@ def formula_costs(opened: OpenDeletion, state: FederationState) -> tuple[Formula
     lines = []
     cost = method.cost(symbols, opened.parameters, prepared)
     if cost is not None:
-        spent = deletion.unlearning_cost
-        messages = spent.exchanges * len(deletion.participants)
-        line = _line("unlearning", cost, spent, messages, method.info.cost_remark)
+        line = _line("unlearning", cost, deletion.unlearning_cost, method.info.cost_remark)
         lines.append(replace(line, storage_bytes=cost.storage_bytes))
-    # every participation is counted, so that clients that were away do not look like a saving
-    ledger = opened.context.ledger
-    since = ledger.newest_at_filing(
-        deletion.request_ids[0]
-    )  # a federation may have had a million rounds before
-    trips = _recovery_participations(ledger.all_rounds(after=since), deletion)
-    lines.append(_line("recovery", symbols.trips(trips), deletion.recovery_cost, trips))
+    # every answer is counted, so that clients that were away do not look like a saving
+    trips = sum(deletion.recovery_cost.answers.values())
+    lines.append(_line("recovery", symbols.trips(trips), deletion.recovery_cost))
     is_counted = bool(symbols.flops_per_example)
     return tuple(line if is_counted else replace(line, formula_flops=None) for line in lines)
 
@@ -59,14 +51,14 @@ def explain(formula_bytes: int, measured_bytes: int, num_messages: int, why: str
     )
 
 
-def _line(phase: str, cost: Cost, spent: PhaseCost, num_messages: int, why: str = "") -> FormulaCost:
+def _line(phase: str, cost: Cost, spent: PhaseCost, why: str = "") -> FormulaCost:
     formula, measured = cost.communication_bytes, spent.bytes_sent + spent.bytes_received
     return FormulaCost(
         phase=phase,
         formula_bytes=formula,
         measured_bytes=measured,
         ratio=measured / formula if formula else None,
-        explanation=explain(formula, measured, num_messages, why),
+        explanation=explain(formula, measured, sum(spent.answers.values()), why),
         formula_flops=cost.computation_flops,
     )
 
@@ -76,7 +68,7 @@ def _symbols(state: FederationState, federation: FederationProfile) -> CostSymbo
     of_class = any(target.granularity is Granularity.CLASS for target in deletion.targets)
     named = {target.client_id for target in deletion.targets}
     whole = {target.client_id for target in deletion.targets if target.granularity is Granularity.CLIENT}
-    asked = set(deletion.participants)
+    asked = set(deletion.unlearning_cost.answers)
     forgetting = asked if of_class else asked & named
     examples = [state.num_examples[client] for client in sorted(asked) if client in state.num_examples]
     counted = examples or list(state.num_examples.values())
@@ -94,13 +86,3 @@ def _symbols(state: FederationState, federation: FederationProfile) -> CostSymbo
         training_rounds=state.training_rounds,
         work=deletion.work,
     )
-
-
-def _recovery_participations(rounds: Iterable[RoundRecord], deletion: ActiveDeletion) -> int:
-    """Count how often a client took part in a recovery round, over all of them; a repeated round counts once."""
-    participants = {
-        record.round: len(record.metrics["participants"])
-        for record in rounds
-        if record.kind == "recovery" and set(record.request_ids) & set(deletion.request_ids)
-    }
-    return sum(participants.values())

@@ -7,6 +7,7 @@ training ──► unlearning ──► recovering ──► verifying ──►
     └─────────────┴──────────────┘    the method failed, or the gate holds its model: all is as it was
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -40,9 +41,13 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseCost:
-    """What a phase has cost so far: payload bytes both ways, seconds, memory, and how many exchanges."""
+    """What a phase has cost so far: payload bytes both ways, seconds, memory, and how many exchanges.
+
+    answers: how many answers came, by client; those that were left out of the model among them.
+    """
 
     exchanges: int = 0
+    answers: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     bytes_sent: int = 0
     bytes_received: int = 0
@@ -50,8 +55,10 @@ class PhaseCost:
 
     def plus(self, done: Exchange, peak_memory: PeakMemory) -> "PhaseCost":
         """Return this cost and one more exchange's."""
+        answered = tuple(done.messages) if done.total is None else done.total.clients
         return PhaseCost(
             exchanges=self.exchanges + 1,
+            answers=dict(Counter(self.answers) + Counter(answered)),
             seconds=self.seconds + done.seconds,
             bytes_sent=self.bytes_sent + done.bytes_sent,
             bytes_received=self.bytes_received + done.bytes_received,

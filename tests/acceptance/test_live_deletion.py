@@ -362,6 +362,22 @@ def test_every_method_serves_a_live_request(federation, method):
     assert report["unlearning"]["rounds"] >= 1
 
 
+@pytest.mark.parametrize("method", ["retrain", "fedmemprune"])
+def test_the_costs_count_each_client_that_answered(federation, method):
+    """Also one whose answer was left out of the model, here for its influence: its bytes are in what was measured."""
+    one = federation(num_clients=3, max_examples=300, weight_decay=0.01, recovery_max_rounds=1)
+    one.run(rounds=1)
+    report = one.report(one.forget(Target(Granularity.CLASS, class_label=1), method, rounds=2).id)
+    [refused] = [set(one.metrics["refused"]) for one in one.ledger.all_rounds() if one.kind == "unlearning"]
+    assert refused == {"1"}
+    assert report["unlearning"]["participants"] == ["0", "2"]
+    for line in report["formulas"]:
+        assert line["formula_bytes"] == 3 * 2 * 650 * 4
+        per_message = (line["measured_bytes"] - line["formula_bytes"]) / 3
+        assert 0 < per_message < 1200
+        assert line["explanation"].startswith(f"{per_message:,.0f} bytes for each message")
+
+
 @pytest.mark.parametrize(("approval", "looks"), [("none", 4), ("officer", 3)])
 def test_a_request_that_is_withdrawn_while_the_loop_looks_at_it_ends_nothing(federation, approval, looks):
     """Between each reading of the open requests and what the loop does with them: its ids are erased by then."""

@@ -62,7 +62,10 @@ class FedAu(Method[FedAuParameters]):
         source="Gu et al., Unlearning during Learning; post-hoc as in PUF, Appendix A",
         target_sends=TargetSends.FORGOTTEN,
         needs=frozenset({Need.REQUESTER_ONLINE, Need.CLASSIFIER_HEAD}),
-        cost_remark="without a head trained beforehand the target gets the whole model and trains one now",
+        cost_remark=(
+            "the formula is that of one target; without a head trained beforehand a target gets the whole model and "
+            "trains one now"
+        ),
         replies_are_updates=False,
         replies_have_any_length=True,
     )

@@ -185,7 +185,10 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHead]):
             {Need.REQUESTER_ONLINE, Need.CLASSIFIER_HEAD, Need.PREPARATION, Need.LOSS_DERIVATIVES}
         ),
         remark="forgets what it was prepared for: clients, or samples, or one class, named before training",
-        cost_remark="the target gets the whole model, as with every instruction, and sends its head",
+        cost_remark=(
+            "the formula is that of one target; a target gets the whole model, as with every instruction, and sends "
+            "its head"
+        ),
         replies_are_updates=False,
         replies_have_any_length=True,
         preparation=AuxiliaryHead,

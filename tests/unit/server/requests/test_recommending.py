@@ -3,16 +3,17 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from server.requests import recommending
 from server.requests.comparisons import NOTHING, Comparison, Figures
-from server.requests.recommending import Recommendation, Shown, compared, near, recommend
+from server.requests.recommending import Recommendation, Shown, compared, near, recommend, shown_here
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.methods.registry import METHODS
-from unlearning.requests import Granularity
+from unlearning.requests import Granularity, Outcome
 
 CNN = FederationProfile(
     task="own", score_name="accuracy", num_classes=10, num_parameters=188_810, bytes_per_parameter=4, input_dimensions=3
@@ -104,6 +105,21 @@ def test_what_was_shown_here_in_most_deletions_goes_before_publications() -> Non
     assert found.method == "not"
     assert "of 3 deletions of this kind by it here, 2 were shown" in found.why
     assert "of 4 deletions of this kind by it here, 0 were" in advise(here={"puf-special": Shown(0, 4)}).why
+
+
+def test_only_deletions_that_tests_judge_speak_for_a_method_here() -> None:
+    """Not those of too few records, nor those whose result needs no test."""
+    counts = {
+        ("not", Outcome.REDUCED): 2,
+        ("not", Outcome.INDISTINGUISHABLE): 1,
+        ("not", Outcome.NOT_SHOWN): 3,
+        ("not", Outcome.OVER_FORGETTING): 1,
+        ("not", Outcome.TOO_FEW): 10,
+        ("retrain", Outcome.RETRAINED): 10,
+        ("hf-online", Outcome.GUARANTEED): 10,
+    }
+    ledger: Any = SimpleNamespace(requests=SimpleNamespace(outcomes=lambda granularity: counts))
+    assert shown_here(ledger, Granularity.CLIENT) == {"not": Shown(3, 7)}
 
 
 def test_nothing_is_recommended_where_nothing_can_serve() -> None:

@@ -118,7 +118,7 @@ def test_only_deletions_that_tests_judge_speak_for_a_method_here() -> None:
         ("retrain", Outcome.RETRAINED): 10,
         ("hf-online", Outcome.GUARANTEED): 10,
     }
-    ledger: Any = SimpleNamespace(requests=SimpleNamespace(outcomes=lambda granularity: counts))
+    ledger: Any = SimpleNamespace(requests=SimpleNamespace(outcomes=lambda _: counts))
     assert shown_here(ledger, Granularity.CLIENT) == {"not": Shown(3, 7)}
 
 

@@ -10,7 +10,7 @@ from client.memory import DirectoryMemory
 from server.ledger.request_store import Requests
 from server.live_loop import LOOK_S
 from strategies.messages import WHOAMI
-from tests.federation import SMALL, client
+from tests.federation import SMALL, InProcessFederation, client
 from unlearning.methods.registry import METHODS
 from unlearning.parameters import content_hash
 from unlearning.requests import DeletionRequest, Exclusions, Granularity, Status, Target
@@ -251,14 +251,18 @@ def test_the_model_is_tested_in_every_so_many_training_rounds_and_in_each_of_a_d
     assert not any("test_score" in record.metrics for record in never.ledger.all_rounds())
 
 
-def test_after_the_only_attempt_the_reason_counts_none(federation):
-    """It says what happened, not that 1 attempts failed."""
-    one = federation(max_attempts=1)
+def failed_at_client_2(one: InProcessFederation, *, rounds: int) -> DeletionRequest:
+    """A request for client 2, which answers with errors from then on."""
     one.run()
     request = one.file(client("2"))
     one.grid.broken.add(one.node("2"))
-    one.run(rounds=3)
-    failed = one.ledger.requests.get(request.id)
+    one.run(rounds=rounds)
+    return one.ledger.requests.get(request.id)
+
+
+def test_after_the_only_attempt_the_reason_counts_none(federation):
+    """It says what happened, not that 1 attempts failed."""
+    failed = failed_at_client_2(federation(max_attempts=1), rounds=3)
     assert (failed.status, failed.attempts) == (Status.FAILED, 1)
     assert "The attempt failed because" in failed.reason
 
@@ -267,17 +271,13 @@ def test_after_the_only_attempt_the_reason_counts_none(federation):
 def test_after_the_last_attempt_a_request_has_failed_and_can_be_retried(federation):
     """A training round comes between two attempts; after `max-attempts` of them somebody must look."""
     one = federation(max_attempts=2)
-    one.run()
-    request = one.file(client("2"))
-    one.grid.broken.add(one.node("2"))
-    one.run(rounds=4)
-    failed = one.ledger.requests.get(request.id)
+    failed = failed_at_client_2(one, rounds=4)
     assert (failed.status, failed.retryable) == (Status.FAILED, True)
     assert "2 attempts failed" in failed.reason
     one.grid.broken.clear()
-    one.ledger.decisions.retry(request.id, by="test", now=failed.updated_at)
+    one.ledger.decisions.retry(failed.id, by="test", now=failed.updated_at)
     one.run(rounds=5)
-    assert one.ledger.requests.get(request.id).status is Status.COMPLETED
+    assert one.ledger.requests.get(failed.id).status is Status.COMPLETED
 
 
 def test_unknown_sample_ids_fail_the_request_for_good(federation, monkeypatch):

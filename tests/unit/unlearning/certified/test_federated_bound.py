@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.certified.random_federation import Noise, Released, Settings
 from tests.unit.unlearning.certified.problems import LOGISTIC, ScriptedFederation, blobs
-from unlearning.certified.federated_bound import federated_bound
+from unlearning.certified.federated_bound import _addition_rounding, federated_bound
 from unlearning.certified.linear_head import feature_norm
 from unlearning.certified.local_steps import LocalSteps
 from unlearning.certified.round_lengths import (
@@ -340,3 +340,24 @@ def test_a_round_of_several_forgotten_clients_alone_by_hand() -> None:
     assert federated_bound(single, both, Weighting.RENORMALISED).value == pytest.approx(
         before + (1 + most) * 0.3, rel=1e-6
     )
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_the_rounding_of_the_addition_by_hand(alone: bool) -> None:
+    """2u (|U|+2) of the longest that is added: the model, what is carried, and what the last round adds to it."""
+    work = {"u": LocalWork(num_examples=3, num_steps=2, distance=0.5)}
+    if not alone:
+        work["v"] = LocalWork(num_examples=1, num_steps=4, distance=0.25)
+    last = one_round(clients=work, moved=0.7, norm=2.0, vectors={"u": 0.3})
+    most = max(1.0, LocalSteps.of(last.premises.constants, 0.1).contraction(2))
+    added = (1.0 if alone else 0.75 / 0.25) * (0.7 + 0.5)
+    expected = 2 * 2.0**-53 * (1 + 2) * (2.0 + 0.7 + most * 0.3 + added)
+    assert _addition_rounding([last], U, {"u"}) == pytest.approx(expected, rel=1e-7, abs=0)
+    assert _addition_rounding([last], U, set()) == 0.0
+
+
+def test_the_rounding_of_the_addition_is_in_the_bound(monkeypatch) -> None:
+    """It is too small to be seen in the sum, so it is made large."""
+    found = federated_bound([FIRST], U, Weighting.RENORMALISED).value
+    monkeypatch.setattr("unlearning.certified.federated_bound._addition_rounding", lambda *_: 0.5)
+    assert federated_bound([FIRST], U, Weighting.RENORMALISED).value == pytest.approx(found + 0.5)

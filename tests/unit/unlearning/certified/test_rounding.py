@@ -112,10 +112,12 @@ def test_the_bounds_are_those_of_the_legend() -> None:
     carried = 2 * (rate * product + 4 * u * (1 + rate * constants.smoothness))
     rho = constants.step_contraction(rate)
     assert rho > 1
-    assert found.model == pytest.approx(step * (1 + rho + rho**2), rel=1e-12)
+    assert found.model == pytest.approx(step * (1 + rho + rho**2), rel=1e-12, abs=0)
     carried += rate * constants.hessian_lipschitz * found.model
-    assert found.tangent == pytest.approx(count * carried * rho**count * (1 + carried) ** count, rel=1e-12)
-    assert mean_rounding(weight_norm=3.0, num_clients=10) == pytest.approx(2 * 18 * u * 3.0)
+    assert found.tangent == pytest.approx(
+        count * carried * rho**count * (1 + carried) ** count, rel=1e-12, abs=0
+    )
+    assert mean_rounding(weight_norm=3.0, num_clients=10) == pytest.approx(2 * 18 * u * 3.0, rel=1e-12, abs=0)
 
 
 def test_numbers_that_float64_cannot_hold_apart_have_no_bound() -> None:

@@ -102,6 +102,9 @@ def test_wilsons_interval_of_a_share():
     half = share(np.arange(10) < 5)
     assert half.value == 0.5
     assert half.low == pytest.approx(1 - half.high)
+    for nothing in (np.zeros(0, dtype=bool), np.ones((2, 2), dtype=bool)):
+        with pytest.raises(DataError):
+            share(nothing)
 
 
 def test_kishs_effective_size():

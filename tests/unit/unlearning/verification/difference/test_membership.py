@@ -22,7 +22,7 @@ def test_the_loss_rises_by_the_logarithm_of_the_ratio():
 def test_a_loss_next_to_zero_keeps_its_digits():
     """p = (1, 1e-12) has the loss 1e-12 for class 0, although 1 − p_y is rounded to 0 in float32."""
     posteriors = np.array([[1.0, 1e-12]], dtype=np.float32)
-    assert losses_of(posteriors, np.array([0])) == pytest.approx([1e-12], rel=1e-6)
+    assert losses_of(posteriors, np.array([0])) == pytest.approx([1e-12], rel=1e-6, abs=0)
 
 
 def test_the_confidence_falls_by_the_difference():

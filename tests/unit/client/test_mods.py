@@ -29,6 +29,7 @@ from tests.raising import raises, refuses
 from tests.small_app import SmallApp, load_site, make_task
 from unlearning.errors import AppError, TrainingFailed
 from unlearning.methods.method import Instruction, Reply
+from unlearning.methods.updates import RETAINED_UPDATE
 from unlearning.requests import Status
 from unlearning.training import TrainingSettings
 
@@ -150,13 +151,16 @@ def test_what_every_mod_refuses_is_not_tried_again(tmp_path):
     assert "LocalDpMod" in request.reason
 
 
-def unlearning_answer(mods: tuple[Any, ...], method: str) -> Reply:
-    """What is sent where the method's client half answers with an update, after the mods."""
+TINY = Reply(vector=np.full(3, 1e-9, np.float32), num_examples=1)
+
+
+def unlearning_answer(mods: tuple[Any, ...], method: str, answer: Reply = TINY) -> Reply:
+    """What is sent where the method's client half answers with `answer`, after the mods."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
     instruction = Instruction(operation="", model=np.full(3, 0.1, np.float32), training=TrainingSettings())
     values = instruction_values(method, instruction)
     message = compose(1, UNLEARN, 1, values, model_record(instruction.model))
-    content = reply_content(Reply(vector=np.full(3, 1e-9, np.float32), num_examples=1), {})
+    content = reply_content(answer, {})
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
     return reply_of(work_through_mods(mods, lambda _: content, message, context))
 
@@ -168,6 +172,15 @@ def unlearning_answer(mods: tuple[Any, ...], method: str) -> Reply:
 def test_what_mods_leave_alone_keeps_its_bits(mods, method):
     """An update far below the model's rounding; Flower's two mods that log sizes hinder no method."""
     assert unlearning_answer(mods, method).vector.tolist() == [np.float32(1e-9)] * 3
+
+
+def test_mods_are_shown_a_model_and_the_server_gets_its_change():
+    """Half of each update in its direction: that of what is forgotten, and that of what a target keeps."""
+    update, kept = (np.array(values, np.float32) for values in ([0.2, -0.4, 0.6], [-0.8, 0.1, 0.3]))
+    both = Reply(vector=update, num_examples=1, arrays={RETAINED_UPDATE: kept})
+    found = unlearning_answer((halve,), "puf-regular", both)
+    np.testing.assert_allclose(found.vector, update / 2, rtol=1e-5)
+    np.testing.assert_allclose(found.arrays[RETAINED_UPDATE], kept / 2, rtol=1e-5)
 
 
 def test_the_noise_of_local_dp_is_not_that_of_the_run_s_seed(tmp_path):

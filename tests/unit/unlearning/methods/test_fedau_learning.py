@@ -270,6 +270,7 @@ def test_the_client_answers_its_newest_head():
         ({"samples": "x", "clients": "4"}, Target(Granularity.SAMPLE, "3", frozenset({"x"})), "clients=3,4"),
         ({"class": 1}, Target(Granularity.CLASS, class_label=2), "class=2"),
         ({"class": 1}, Target(Granularity.CLIENT, "3"), "clients=3"),
+        ({"samples": "x,y"}, Target(Granularity.CLIENT, "3"), "clients=3"),
         ({}, Target(Granularity.CLASS, class_label=1), "class=1"),
     ],
 )

@@ -105,6 +105,14 @@ def test_over_forgetting_is_said_in_words():
     assert "turns the sign has 0.885" in reason
 
 
+def test_an_attack_that_has_grown_does_not_hide_another_that_went_too_far():
+    """Both sentences are there, the stronger attack's first."""
+    before = {**auc(0.87, 0.93), **called(0.1, 0.2)}
+    found = verdict(before, {**auc(0.08, 0.15), **called(0.7, 0.8)})
+    assert found.finding is Finding.NOT_SHOWN
+    assert ["stand out more" in found.reasons[0], "worse than unknown" in found.reasons[1]] == [True, True]
+
+
 def test_four_examples_can_never_be_called_alike():
     """Whatever scores four and four have, an interval of their AUC is wider than a likeness may rest on."""
     generator = np.random.default_rng(0)

@@ -15,6 +15,7 @@ from server import make_server_app
 from server.federation.checkpoints import CheckpointStore
 from server.federation.state import FederationState
 from strategies.in_process_grid import InProcessGrid
+from strategies.messages import values_of
 from unlearning.tasks import Examples, Site, Task
 from unlearning.tasks.losses import classification_measures, cross_entropy
 
@@ -94,3 +95,11 @@ class SmallApp:
         state = CheckpointStore(self.directory / "checkpoints").newest()
         assert state is not None
         return state
+
+    def errors(self, kind: str) -> list[str]:
+        """Why messages of a type were not answered."""
+        replies = [reply for message, reply in self.answers if message.metadata.message_type == kind]
+        found = [values_of(reply.content) for reply in replies]
+        return [
+            values.get("failed", values)["error"] for values in found if {"error", "failed"} & set(values)
+        ]

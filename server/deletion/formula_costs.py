@@ -68,16 +68,16 @@ def _symbols(state: FederationState, federation: FederationProfile) -> CostSymbo
     of_class = any(target.granularity is Granularity.CLASS for target in deletion.targets)
     named = {target.client_id for target in deletion.targets}
     whole = {target.client_id for target in deletion.targets if target.granularity is Granularity.CLIENT}
-    asked = set(deletion.unlearning_cost.answers)
-    forgetting = asked if of_class else asked & named
-    examples = [state.num_examples[client] for client in sorted(asked) if client in state.num_examples]
+    answered = set(deletion.unlearning_cost.answers)
+    forgetting = answered if of_class else answered & named
+    examples = [state.num_examples[client] for client in sorted(answered) if client in state.num_examples]
     counted = examples or list(state.num_examples.values())
     return CostSymbols(
         num_parameters=state.parameters.size,
         bytes_per_parameter=state.parameters.itemsize,
         num_targets=len(forgetting),
         num_partial=len(forgetting - whole),
-        num_retained=len(asked - forgetting),
+        num_retained=len(answered - forgetting),
         flops_per_example=federation.flops_per_example,
         examples_per_client=sum(counted) / len(counted) if counted else 0.0,
         epochs=federation.local_epochs,

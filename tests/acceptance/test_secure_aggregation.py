@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Message
 
 from server.requests.planning import plan
@@ -31,6 +29,7 @@ from strategies.messages import (
 )
 from tests.deletion_service import free_port
 from tests.federation import SMALL, InProcessFederation
+from tests.key_files import write_keys
 from tests.sessions import ThreadedGrid
 from unlearning.errors import ConfigurationError, UnsupportedRequest
 from unlearning.methods.registry import METHODS
@@ -103,17 +102,6 @@ class SecureFederation(InProcessFederation):
                 write_keys(path, roster / f"{name}.pem")
             context.node_config |= {"secure-key": str(path), "secure-roster": str(roster)}
         return grid
-
-
-def write_keys(private: Path, public: Path) -> None:
-    key = Ed25519PrivateKey.generate()
-    form = serialization.PrivateFormat.PKCS8
-    private.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
-    public.write_bytes(
-        key.public_key().public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
-    )
 
 
 @contextmanager

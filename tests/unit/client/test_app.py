@@ -11,7 +11,7 @@ import pytest
 from client import make_client_app
 from client.app import app
 from strategies.in_process_grid import InProcessGrid
-from strategies.messages import TRAIN, values_of
+from strategies.messages import TRAIN
 from strategies.roster import Roster
 from tests.small_app import SmallApp, load_site, make_task
 from unlearning.errors import TrainingFailed
@@ -38,10 +38,6 @@ def test_data_that_does_not_fit_the_task_is_refused_at_the_site(tmp_path: Path) 
     one.client = make_client_app(make_task, unknown_classes, table="own")
     with pytest.raises(TrainingFailed):
         one.run(rounds=1)
-    said = [
-        str(values_of(reply.content))
-        for message, reply in one.answers
-        if message.metadata.message_type == TRAIN
-    ]
+    said = one.errors(TRAIN)
     assert len(said) == 3
-    assert all("whole numbers from 0 to 1" in one for one in said)
+    assert all("whole numbers from 0 to 1" in sentence for sentence in said)

@@ -22,7 +22,6 @@ from strategies.messages import (
     model_record,
     reply_content,
     reply_of,
-    values_of,
     vector_of,
 )
 from tests.raising import raises, refuses
@@ -92,13 +91,6 @@ def updates(app: SmallApp, kind: str) -> list[np.ndarray]:
     return found
 
 
-def errors(app: SmallApp, kind: str) -> list[str]:
-    """Why messages of a type were not answered."""
-    answered = [reply for message, reply in app.answers if message.metadata.message_type == kind]
-    found = [values_of(reply.content) for reply in answered]
-    return [values.get("failed", values)["error"] for values in found if {"error", "failed"} & set(values)]
-
-
 def test_a_mod_changes_what_is_sent_by_its_factor(tmp_path):
     """Half of every client's change of the model goes out."""
     plain, halved = SmallApp(tmp_path / "a"), SmallApp(tmp_path / "b", mods=[halve])
@@ -137,8 +129,8 @@ def test_what_a_preparation_sends_beside_the_model_is_refused(tmp_path):
     app = SmallApp(tmp_path, mods=[clip_and_add_nothing()])
     with pytest.raises(TrainingFailed):
         app.run(rounds=1, prepare="hf-online", local_epochs=1)
-    assert len(errors(app, TRAIN)) == 3
-    assert "prepared.hf-online" in errors(app, TRAIN)[0]
+    assert len(app.errors(TRAIN)) == 3
+    assert "prepared.hf-online" in app.errors(TRAIN)[0]
     with pytest.raises(TrainingFailed):  # the deletion of a client that never trained changes nothing
         app.run(rounds=2, prepare="hf-online", local_epochs=1, requests="at=1 client=1 method=natural")
 
@@ -210,8 +202,8 @@ def test_a_mod_that_is_in_the_way_is_named(tmp_path, mod, said):
     app = SmallApp(tmp_path, mods=[mod])
     with pytest.raises(TrainingFailed):
         app.run(rounds=1)
-    assert len(errors(app, TRAIN)) == 3
-    assert all(said in text for text in errors(app, TRAIN))
+    assert len(app.errors(TRAIN)) == 3
+    assert all(said in text for text in app.errors(TRAIN))
 
 
 @pytest.mark.parametrize("mods", [[3], ["clip"], [LocalDpMod], [halve, None], halve, "halve"])

@@ -4,40 +4,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-)
+from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Context, RecordDict
 
 from client.secure_rounds import identity_of
+from tests.key_files import write_keys
 from tests.raising import refuses
 from unlearning.secure_aggregation.terms import SMALLEST_COHORT
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A site's key beside a roster of three clients, of which it is `b`."""
+    """A site's key `b.key`, those of two others, and a roster of all three."""
     (tmp_path / "roster").mkdir()
     for name in "abc":
-        write(tmp_path, name, ed25519.Ed25519PrivateKey.generate(), own=name == "b")
+        write_keys(tmp_path / f"{name}.key", tmp_path / "roster" / f"{name}.pem")
     return tmp_path
 
 
-def write(folder: Path, name: str, key: Any, *, own: bool = False, public: bool = True) -> None:
-    if own:
-        (folder / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    if public:
-        (folder / "roster" / f"{name}.pem").write_bytes(
-            key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-        )
-
-
 def context_of(folder: Path, **config: Any) -> Context:
-    files = {"secure-key": str(folder / "key.pem"), "secure-roster": str(folder / "roster")}
+    files = {"secure-key": str(folder / "b.key"), "secure-roster": str(folder / "roster")}
     return Context(run_id=1, node_id=1, node_config={**files, **config}, state=RecordDict(), run_config={})
 
 
@@ -48,10 +34,10 @@ def test_a_site_is_the_client_whose_public_key_is_its_own(folder: Path):
     assert identity_of(context_of(folder, **{"min-cohort": 7})).min_cohort == 7
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_a_key_of_another_kind_is_refused(folder: Path, own: bool):
+@pytest.mark.parametrize(("private", "public"), [("b.key", "unused.pem"), ("unused.key", "roster/d.pem")])
+def test_a_key_of_another_kind_is_refused(folder: Path, private: str, public: str):
     """At this site, or of anyone in the roster: it is not left out of it in silence."""
-    write(folder, "d", ec.generate_private_key(ec.SECP256R1()), own=own, public=not own)
+    write_keys(folder / private, folder / public, ec.generate_private_key(ec.SECP256R1()))
     with refuses("secure-key, secure-roster"):
         identity_of(context_of(folder))
 
@@ -68,17 +54,20 @@ def test_a_roster_has_this_sites_own_key_exactly_once(folder: Path):
         identity_of(context_of(folder))
 
 
-@pytest.mark.parametrize("broken", ["key.pem", "roster/a.pem"])
-@pytest.mark.parametrize("content", [b"", b"no key", None])
-def test_a_file_that_is_no_key_is_refused(folder: Path, broken: str, content: bytes | None):
-    """Empty, of anything else, or not there."""
-    if content is None:
-        (folder / broken).unlink()
-        if broken != "key.pem":  # a client that is not in the roster is no error of this site
-            assert sorted(identity_of(context_of(folder)).roster) == ["b", "c"]
-            return
-    else:
-        (folder / broken).write_bytes(content)
+@pytest.mark.parametrize("broken", ["b.key", "roster/a.pem"])
+@pytest.mark.parametrize("content", [b"", b"no key"])
+def test_a_file_that_is_no_key_is_refused(folder: Path, broken: str, content: bytes):
+    """Empty, or anything else."""
+    (folder / broken).write_bytes(content)
+    with refuses("secure-key, secure-roster"):
+        identity_of(context_of(folder))
+
+
+def test_a_site_needs_its_key_and_knows_those_whose_keys_are_there(folder: Path):
+    """That another client is not in the roster is no error of this site."""
+    (folder / "roster" / "a.pem").unlink()
+    assert sorted(identity_of(context_of(folder)).roster) == ["b", "c"]
+    (folder / "b.key").unlink()
     with refuses("secure-key, secure-roster"):
         identity_of(context_of(folder))
 

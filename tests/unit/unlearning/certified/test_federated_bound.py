@@ -204,18 +204,23 @@ def test_each_round_is_bounded_by_its_own_constants() -> None:
     assert mixed.constants is None
 
 
+def steps_between(
+    smallest: float, largest: float, rate: float, *, hessian_lipschitz: float = 1.0
+) -> LocalSteps:
+    """Return steps at a rate on losses whose curvature is between two bounds."""
+    constants = Constants(
+        gradient_bound=1.0,
+        smoothness=largest,
+        strong_convexity=smallest,
+        hessian_lipschitz=hessian_lipschitz,
+        source="",
+    )
+    return LocalSteps.of(constants, rate)
+
+
 def test_trainings_of_different_lengths_are_as_far_apart_as_the_farthest_pair() -> None:
     """Of 1 to 60 steps those of 9 and 43 differ more than those of 1 and 60, each bounded step for step."""
-    steps = LocalSteps.of(
-        Constants(
-            gradient_bound=1.0,
-            smoothness=0.08529438292143462,
-            strong_convexity=0.02960540904000958,
-            hessian_lipschitz=1.0,
-            source="",
-        ),
-        1.0,
-    )
+    steps = steps_between(0.02960540904000958, 0.08529438292143462, 1.0)
     pairs = [(few, most) for few in range(1, 61) for most in range(few, 61)]
     assert all(steps.apart(few, most) <= steps.apart(1, 60) for few, most in pairs)
 
@@ -224,16 +229,7 @@ def test_trainings_of_different_lengths_are_as_far_apart_as_the_farthest_pair() 
 def test_the_bounds_on_local_steps_hold_for_every_curvature_between_the_constants(rate: float) -> None:
     """On quadratic losses in one dimension the derivative is Π (1 − ηh), λ ≤ h ≤ S; of one step the bounds are met."""
     smallest, largest = 0.2, 1.0
-    steps = LocalSteps.of(
-        Constants(
-            gradient_bound=1.0,
-            smoothness=largest,
-            strong_convexity=smallest,
-            hessian_lipschitz=3.0,
-            source="",
-        ),
-        rate,
-    )
+    steps = steps_between(smallest, largest, rate)
     rho = max(abs(1 - rate * smallest), abs(1 - rate * largest))
     curvatures = np.linspace(smallest, largest, 5)
     derivatives = {0: np.ones(1)}
@@ -246,13 +242,19 @@ def test_the_bounds_on_local_steps_hold_for_every_curvature_between_the_constant
             apart = max(one.max() for one in found) - min(one.min() for one in found)
             assert apart <= steps.apart(fewest, count) * (1 + 1e-12)
     assert steps.from_identity(1) == pytest.approx(min(1 + rho, rate * largest))
-    if rho < 1:
-        assert steps.apart(1, 1) == pytest.approx(min(2 * rho, rate * (largest - smallest)))
-    for fewest, most in ((1, 3), (2, 12), (6, 12), (11, 12)) if rho < 1 else ():
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 1.0, 1.8, 2.5])
+def test_the_bounds_on_local_steps_are_their_formulas(rate: float) -> None:
+    """The largest of k ρ^(k−1) is found by trying each k; where steps grow (ρ ≥ 1) there is only 2 ρ^K."""
+    smallest, largest = 0.2, 1.0
+    steps = steps_between(smallest, largest, rate, hessian_lipschitz=3.0)
+    rho = max(abs(1 - rate * smallest), abs(1 - rate * largest))
+    for fewest, most in ((1, 1), (1, 3), (2, 12), (6, 12), (11, 12)):
         together = max(count * rho ** (count - 1) for count in range(fewest, most + 1))
         rest = rate * largest * sum(rho**count for count in range(most - fewest))
         expected = min(2 * rho**fewest, together * rate * (largest - smallest) + rho**fewest * rest)
-        assert steps.apart(fewest, most) == pytest.approx(expected)
+        assert steps.apart(fewest, most) == pytest.approx(expected if rho < 1 else 2 * rho**most)
     assert steps.curvature(1) == pytest.approx(rate * 3.0)
     assert steps.curvature(3) == pytest.approx(rate * 3.0 * (rho**2 + rho * rho**2 + rho**4))
 

@@ -36,7 +36,7 @@ from unlearning.methods.method import (
     Replies,
     UnlearningState,
 )
-from unlearning.methods.updates import NUM_RETAINED, num_retained
+from unlearning.methods.updates import NUM_RETAINED, none_keeps, num_retained
 from unlearning.parameters import content_hash
 from unlearning.pseudonyms import names_of, reveal
 from unlearning.requests import NOTHING, Forget, Target
@@ -160,8 +160,8 @@ class UnlearningStrategy(Strategy):
         """Return the method's next exchange, by client id, however it travels; empty where it needs no client.
 
         Raises:
-            MethodFailed: no client that the method needs is online. One that lacks some of them decides
-                for itself when it sees the replies.
+            MethodFailed: no client that the method needs is online, or none keeps anything. One that lacks some of
+                them decides for itself when it sees the replies.
         """
         online = self.fedavg.roster.online(grid)
         targets = self.forget_sets(online)
@@ -191,8 +191,10 @@ class UnlearningStrategy(Strategy):
         self._asked = PendingExchange(problem=problem, info=self.method.info, model=self.state.parameters)
         if self.state.finished:
             return {}
-        instructions = self.method.configure(problem, self.state)
-        instructions = {client: item for client, item in instructions.items() if client in online}
+        asked = self.method.configure(problem, self.state)
+        if not asked:
+            raise none_keeps(self.method.info.title, problem)
+        instructions = {client: item for client, item in asked.items() if client in online}
         if not instructions:
             raise MethodFailed(
                 f"None of the clients that {self.method.info.title} needs is online now.",

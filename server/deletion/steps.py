@@ -221,8 +221,10 @@ def _stop_reason(opened: OpenDeletion, state: FederationState) -> str:
     if context.training_account is not None and context.training_account.is_spent:
         return "the privacy budget is spent"
     known = {record.client_id for record in context.ledger.clients()}
-    if known and all(state.left_out.is_forgotten(client) for client in known):
-        return "no client is left to recover with"
+    plan = context.clients.fedavg.plan
+    # A request that waits for this deletion would keep its client out of recovery permanently.
+    if known and all(plan.left_out(client).everything for client in known):
+        return "no client is left to recover with: each is forgotten, or an open request would forget it"
     needed = opened.method.repair_rounds(opened.parameters)
     if context.task.local_layers:  # where samples are forgotten, their site begins its own layers again
         needed = max(needed, min(1, context.settings.recovery_max_rounds))

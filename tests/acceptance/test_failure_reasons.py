@@ -51,6 +51,32 @@ def failed(federation, method: str, forge: Forge = HONEST, **settings) -> str:
     return done.reason
 
 
+@pytest.mark.parametrize("method", ["newton-cg", "exact-ridge", "federaser"])
+def test_a_failure_says_that_no_client_stays(federation, method):
+    """That fails at once, and does not ask for a try that would end alike."""
+    prepare = method if METHODS[method].info.preparation else ""
+    one = federation(**SMALL | {"num_clients": 2}, prepare=prepare, rounds=1)
+    one.run()
+    requests = [one.file(client(name), method) for name in "01"]
+    one.run(rounds=2)
+    for request in requests:
+        done = one.ledger.requests.get(request.id)
+        assert (done.status, done.attempts) == (Status.FAILED, 1)
+        assert done.result[CODE] == "no-client-stays"
+
+
+def test_a_failure_says_which_clients_keep_something_and_cannot_take_part(federation):
+    """Theirs is an open request that a person holds; another try can find them."""
+    one = federation(**SMALL | {"num_clients": 2}, max_attempts=1, rounds=1)
+    one.run()
+    held, request = one.file(client("1"), "newton-cg"), one.file(client("0"), "newton-cg")
+    one.ledger.decisions.hold(held.id, by="ada", now=held.created_at, reason="a court keeps the data")
+    one.run(rounds=2)
+    done = one.ledger.requests.get(request.id)
+    assert done.result[CODE] == "no-client-online"
+    assert "an open request would forget it): 1." in done.reason
+
+
 def test_a_failure_says_that_an_update_was_not_finite(federation):
     """Whose, and how many of its values."""
     not_finite = Reply(vector=np.full(650, np.nan, np.float32), num_examples=5)

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from server.deletion import steps
 from server.deletion.queue import to_claim
 from server.requests.planning import past_deletions
 from server.state_directory.files import REPORTS
@@ -38,6 +39,31 @@ def test_requests_of_one_client_are_one_deletion_and_a_held_one_stops_no_other(f
     assert one.ledger.requests.get(held.id).status is Status.RECEIVED
     assert whole or len(state.exclusions.of("1").sample_ids) == 2
     assert [one.report(item.id)["request"]["id"] for item in (first, third)] == [first.id, third.id]
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_recovery_ends_where_an_open_request_withholds_the_last_client(federation, monkeypatch, is_held):
+    """Otherwise the deletion would wait for a client that another request withholds, and that request for it."""
+    one = federation(**SMALL | {"num_clients": 2, "recovery_max_rounds": 3}, rounds=1)
+    one.run()
+    first, later = one.file(client("0"), "not"), []
+    unchanged = steps.recover
+
+    def recover(*given):
+        if not later:
+            later.append(one.file(client("1"), "not"))
+            if is_held:
+                one.ledger.decisions.hold(
+                    later[0].id, by="ada", now=first.created_at, reason="a court keeps it"
+                )
+        return unchanged(*given)
+
+    monkeypatch.setattr(steps, "recover", recover)
+    one.run(rounds=2)
+    recovery = one.report(first.id)["recovery"]
+    assert recovery["stop_reason"].startswith("no client is left to recover with")
+    second = one.ledger.requests.get(later[0].id)
+    assert second.status is (Status.RECEIVED if is_held else Status.COMPLETED)
 
 
 def test_what_was_forgotten_while_a_request_waited_is_answered_by_that_deletion(federation):

@@ -55,7 +55,7 @@ from unlearning.methods.ridge_statistics import (
     solve,
     squared_loss,
 )
-from unlearning.methods.updates import NUM_RETAINED, change_of
+from unlearning.methods.updates import NUM_RETAINED, change_of, none_keeps
 from unlearning.parameters import Models, Vector, norm, weighted_mean
 from unlearning.requests import NOTHING, Exclusions
 from unlearning.runtime.stores import Arrays, Store, keep_newest, newest
@@ -380,6 +380,8 @@ def _solved(
     kept = problem.kept
     assert kept is not None, "the caller has looked"
     if not any(one.num_examples for one in staying.values()):
+        if not problem.staying:
+            raise none_keeps(ExactRidge.info.title, problem)
         raise MethodFailed(
             "No sums of a client that stays are kept. Let a training round pass, then retry.",
             retryable=True,

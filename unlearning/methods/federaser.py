@@ -52,7 +52,7 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.preparation import FederatedRound, Preparation
-from unlearning.methods.updates import mean_vector, trained_update, with_kept_buffers
+from unlearning.methods.updates import mean_vector, none_keeps, trained_update, with_kept_buffers
 from unlearning.parameters import Vector, accumulate, in_chunks, layout, norm
 from unlearning.requests import Granularity
 from unlearning.runtime.stores import Arrays, Store
@@ -134,6 +134,8 @@ class FedEraser(Method[FedEraserParameters, KeepUpdates]):
         clients = _retained(problem, kept.store)
         rounds = sorted({number for client in clients for number in kept.store.rounds(client)})
         if not rounds:
+            if not problem.staying:
+                raise none_keeps(self.info.title, problem)
             raise MethodFailed(
                 "No update of a client that stays is stored; use retrain.",
                 retryable=False,

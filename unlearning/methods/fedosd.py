@@ -52,7 +52,7 @@ from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import (
     ask_staying,
     ask_targets,
-    check_somebody_keeps,
+    check_some_keep,
     mean_vector,
     moved,
     replies_of_targets,
@@ -116,7 +116,7 @@ class FedOsd(Method[FedOsdParameters]):
         Raises:
             MethodFailed: no client keeps anything, or the task is no classification.
         """
-        check_somebody_keeps(self.info.title, problem)
+        check_some_keep(self.info.title, problem)
         state = super().begin(problem, parameters)
         return replace(state, arrays={START: parameters}, values={"orthogonal": []})
 

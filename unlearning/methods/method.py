@@ -200,6 +200,13 @@ class Problem(Generic[ParametersT, PreparationT]):
         """Return the targets that keep some of their examples, sorted: these train on as the retained do."""
         return tuple(sorted(client for client, forget in self.targets.items() if not forget.everything))
 
+    @property
+    def staying(self) -> tuple[str, ...]:
+        """Return the clients that have trained and keep some of their examples, sorted, wherever they are now."""
+        return tuple(
+            sorted(client for client in self.num_examples if not self.targets.get(client, NOTHING).everything)
+        )
+
     def first_model(self) -> Vector:
         """Return the model (d,) that the run began with: the same for all, and of no client's data."""
         return initial_parameters(self.task, self.schedule(1).seed)

@@ -39,7 +39,7 @@ from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import (
     add_mean_update,
     ask_targets,
-    check_somebody_keeps,
+    check_some_keep,
     replies_of_targets,
     replies_with_examples,
     trained_update,
@@ -98,7 +98,7 @@ class MoDe(Method[MoDeParameters]):
         Raises:
             MethodFailed: no client stays that De could learn from, or the task is no classification.
         """
-        check_somebody_keeps(self.info.title, problem)
+        check_some_keep(self.info.title, problem)
         state = super().begin(problem, parameters)
         fresh = problem.first_model().astype(parameters.dtype)
         return replace(state, arrays={DEGRADATION: fresh})

@@ -39,7 +39,7 @@ from unlearning.methods.method import (
 from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import (
     ask_targets,
-    check_somebody_keeps,
+    check_some_keep,
     moved,
     replies_of_targets,
     retained_side,
@@ -91,7 +91,7 @@ class NegGradPlus(Method[NegGradPlusParameters]):
         Raises:
             MethodFailed: no client keeps anything that could be descended on.
         """
-        check_somebody_keeps(self.info.title, problem)
+        check_some_keep(self.info.title, problem)
         return UnlearningState(parameters=parameters, arrays={START: parameters})
 
     def configure(self, problem: Problem[NegGradPlusParameters], state: UnlearningState) -> Instructions:

@@ -31,7 +31,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from unlearning.buffers import Change, buffer_positions
-from unlearning.errors import DataError, MethodFailed
+from unlearning.errors import DataError
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
@@ -48,7 +48,7 @@ from unlearning.methods.method import (
 )
 from unlearning.methods.preparation import LocalRound, Preparation
 from unlearning.methods.safe_range import Safe
-from unlearning.methods.updates import ask_targets, moved, replies_of_targets
+from unlearning.methods.updates import ask_targets, moved, none_keeps, replies_of_targets
 from unlearning.parameters import Vector, add_weighted, in_chunks, layout, parts, travelling
 from unlearning.requests import Granularity
 from unlearning.runtime.stores import keep_newest, newest
@@ -114,12 +114,8 @@ class Pga(Method[PgaParameters]):
         Raises:
             MethodFailed: there is no other client, whose models would be the reference.
         """
-        if len(_clients(problem)) < 2:
-            raise MethodFailed(
-                "PGA needs at least one client that stays; there is none.",
-                retryable=False,
-                code="no-client-stays",
-            )
+        if not (problem.staying or problem.retained):
+            raise none_keeps(self.info.title, problem)
         return UnlearningState(parameters=parameters)
 
     def configure(self, problem: Problem[PgaParameters], state: UnlearningState) -> Instructions:

@@ -21,6 +21,7 @@ from unlearning.methods.method import (
     Reply,
     UnlearningState,
 )
+from unlearning.one_line import list_first
 from unlearning.parameters import Vector, add_weighted, in_chunks, weighted_mean
 from unlearning.requests import NOTHING
 from unlearning.tasks.task import Examples, Task
@@ -28,6 +29,7 @@ from unlearning.training import AfterStep, train
 
 NUM_RETAINED, RETAINED_UPDATE = "num_retained", "retained"
 """In a target's reply: how many examples it keeps, and the update of training on these."""
+_MOST_NAMES = 20
 
 
 def ask_targets(problem: Problem, instruction: Instruction) -> dict[str, Instruction]:
@@ -194,18 +196,30 @@ def mean_vector(vectors: Sequence[Vector]) -> Vector:
     return in_chunks(lambda *chunks: sum(chunks) / len(chunks), *vectors)
 
 
-def check_somebody_keeps(title: str, problem: Problem) -> None:
-    """Refuse to begin where no client keeps anything.
+def check_some_keep(title: str, problem: Problem) -> None:
+    """Refuse to begin where no client that can take part keeps anything.
 
     Raises:
         MethodFailed: that is so.
     """
     if not problem.retained and not problem.partial:
-        raise MethodFailed(
-            f"{title} needs at least one client that keeps something; there is none.",
-            retryable=False,
-            code="no-client-stays",
+        raise none_keeps(title, problem)
+
+
+def none_keeps(title: str, problem: Problem) -> MethodFailed:
+    """Return the failure of a method for which no client keeps anything; it may be tried again while some are away."""
+    if problem.staying:
+        return MethodFailed(
+            f"{title} needs at least one client that keeps something, and none can take part now (not online, "
+            f"suspended, or an open request would forget it): {list_first(problem.staying, _MOST_NAMES)}.",
+            retryable=True,
+            code="no-client-online",
         )
+    return MethodFailed(
+        f"{title} needs at least one client that keeps something; there is none.",
+        retryable=False,
+        code="no-client-stays",
+    )
 
 
 def with_retained_update(reply: Reply, instruction: Instruction, site: ClientSite) -> Reply:

@@ -1,6 +1,7 @@
 """What methods cannot go on without, each by its own, and whether trying again may help."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,16 @@ def test_a_federation_with_nobody_left_is_refused_for_good(name: str):
     with raises(MethodFailed, "no-client-stays") as caught:
         METHODS[name].begin(alone, THETA)
     assert not caught.value.retryable
+
+
+@pytest.mark.parametrize("name", ["neggrad-plus", "fedosd", "mode"])
+def test_clients_that_are_away_can_be_waited_for(name: str):
+    """The target is not one of them."""
+    alone = problem_of(METHODS[name], TASK, [LEAVES], {"u": DATA["u"]}, TRAINING)
+    with raises(MethodFailed, "no-client-online") as caught:
+        METHODS[name].begin(replace(alone, num_examples={"u": 4, "b": 3, "a": 3}), THETA)
+    assert caught.value.retryable
+    assert str(caught.value).endswith(": a, b.")
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from client.planted_noise import plant_in_file, read_scores
 from server.certificate.document import decode
 from server.certificate.file_checks import Check, Outcome
 from server.certificate.ledger_check import LedgerView, check_ledger
@@ -18,6 +20,7 @@ from tests.kills import Killer
 from tests.returning import FORGOTTEN, NUM_CLIENTS, OTHER, SETTINGS, come_back, write_data
 from unlearning.errors import IllegalMove
 from unlearning.requests import Granularity, Status, Target
+from unlearning.tasks import load_site
 
 GONE = client(str(FORGOTTEN))
 
@@ -165,6 +168,20 @@ def test_a_recheck_on_demand_is_done_between_two_rounds_and_answered_once(federa
     one.run(rounds=4)
     assert len(rechecks(one, request.id)) == 2
     assert rechecks(one, request.id)[1]["rounds"] == rechecks(one, request.id)[0]["rounds"] + 1
+
+
+def test_a_recheck_has_the_score_of_noise_that_an_owner_planted(federation, tmp_path):
+    """The z that its own site wrote down for the model, beside the server's measurements."""
+    one = federation(**SMALL, recheck_after_rounds="1")
+    agree(one)
+    site = one.directory / "clients" / "2"
+    examples = load_site(one.settings.task(), 2).train
+    np.savez(tmp_path / "train.npz", inputs=examples.inputs.numpy(), targets=examples.targets.numpy())
+    plant_in_file(tmp_path / "train.npz", tmp_path / "noisy", site, share=0.5, deviation=0.5, seed=1)
+    one.run()
+    request = one.forget(client("2"), rounds=4)
+    (found,) = rechecks(one, request.id)
+    assert found["planted"] == {"2": read_scores(site)[-1].z}
 
 
 def test_a_request_that_is_not_completed_cannot_be_rechecked(federation):

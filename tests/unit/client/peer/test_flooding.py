@@ -10,6 +10,7 @@ from benchmarks.decentralised.in_process import InProcessNetwork
 from client.peer.gossip import GossipMessage, Kind, ModelOffer
 from client.peer.journal import Journal
 from tests.peers import (
+    FOUR,
     correction_item,
     counting_peer,
     counting_peers,
@@ -135,6 +136,14 @@ def test_a_stale_model_of_a_neighbour_is_corrected_before_it_is_mixed_in() -> No
     peer.receive(correction_item("b"))
     do_round(peer)
     np.testing.assert_allclose(peer.model.vector, [(0 + 1 + 4 + 1) / 2, (0 + 4) / 2, (0 + 4) / 2])
+
+
+def test_a_model_of_a_peer_that_is_no_neighbour_is_dropped() -> None:
+    """It has no weight in the mixture."""
+    peer = counting_peer("0", FOUR, Journal())
+    for sender in "12":
+        peer.accept(ModelOffer(sender=sender, round=0, vector=np.ones(3), applied=frozenset()))
+    assert set(peer.models.usable_offers(0)) == {"1"}
 
 
 def test_an_offer_with_an_unknown_correction_waits() -> None:

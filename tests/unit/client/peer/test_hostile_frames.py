@@ -131,6 +131,7 @@ CORPUS: dict[str, list[bytes]] = {
     "applied is a number": frames({**OFFER, "applied": 3}, NUMBERS),
     "a negative round": frames({**OFFER, "round": -1}, NUMBERS),
     "no neighbours": frames(item(origin="x", values={**MEMBER["values"], "neighbours": []})),  # type: ignore[dict-item]
+    "an origin that is a path": frames(item(origin="../1")),
     "neighbours in neighbours": frames(item(values={**MEMBER["values"], "neighbours": [[["0"]]]})),  # type: ignore[dict-item]
     "a count of 1e308": frames(item(values={**MEMBER["values"], "num_examples": 1e308})),  # type: ignore[dict-item]
     "values is a list": frames(item(values=[1, 2])),

@@ -173,6 +173,18 @@ def test_a_difference_over_one_percent_is_explained(formula, measured, words):
     assert bool(explanation) == bool(words)
 
 
+@pytest.mark.parametrize("measured", [600, 1400])
+def test_a_known_reason_stands_in_the_place_of_the_usual_one(measured):
+    """Of more bytes as of fewer."""
+    usual = explain(1000, measured, num_messages=4)
+    said, usually = (
+        explain(1000, measured, num_messages=4, why="a sum has more").split(": ", 1)[1],
+        usual.split(": ", 1)[1],
+    )
+    assert said == "a sum has more"
+    assert usually not in ("", said)
+
+
 TASK = tiny_classification(lambda: nn.Linear(6, 3), num_classes=3)
 
 

@@ -147,6 +147,8 @@ BATCH_STATISTICS = {
 @pytest.mark.parametrize(
     ("prepare", "settings"),
     [
+        ("pga; pga", {}),
+        ("natural", {}),
         ("sisa; federaser", {}),
         ("sisa; fedau-learning", {}),
         ("sisa shards=4", {"num-clients": 3}),

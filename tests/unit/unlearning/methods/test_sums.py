@@ -95,6 +95,15 @@ def test_a_solve_of_sums_ends_where_a_client_leaves() -> None:
     assert by_sums(METHODS["newton-cg"], problem, lose=(0, "s")).finished
 
 
+def test_the_products_of_all_newton_steps_are_counted() -> None:
+    """The formula of the cost counts them; each step begins a solve of its own."""
+    problem = problem_of(METHODS["newton-cg"], TASK, [CLIENT], DATA, TRAINING, newton_steps=2)
+    found = carry_out(METHODS["newton-cg"], problem, THETA, DATA)
+    each = [found.findings[f"solve {step}"]["products"] for step in (1, 2)]
+    assert min(each) > 0
+    assert found.work.products == sum(each)
+
+
 def test_a_solve_takes_no_shortened_product_for_one() -> None:
     """A clipped update is a smaller step; a clipped product is a wrong one."""
     problem = problem_of(METHODS["newton-cg"], TASK, [CLIENT], DATA, TRAINING)

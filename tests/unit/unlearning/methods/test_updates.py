@@ -1,5 +1,7 @@
 """What a client that forgets a part of its examples answers as one that stays."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -22,6 +24,13 @@ def test_it_is_the_update_of_what_it_keeps():
     found = update_of_kept("PUF", "a", answer(7, with_update=True))
     np.testing.assert_array_equal(found.vector, KEPT)
     assert found.num_examples == 7
+
+
+def test_what_it_says_of_buffers_stays_with_it():
+    """The model's running statistics are averaged of all that stay."""
+    buffers = np.array([0.5, 1.5])
+    found = update_of_kept("PUF", "a", replace(answer(7, with_update=True), buffers=buffers))
+    assert found.buffers is buffers
 
 
 def test_a_client_that_keeps_nothing_moves_nothing():

@@ -138,6 +138,16 @@ def test_a_stale_model_of_a_neighbour_is_corrected_before_it_is_mixed_in() -> No
     np.testing.assert_allclose(peer.model.vector, [(0 + 1 + 4 + 1) / 2, (0 + 4) / 2, (0 + 4) / 2])
 
 
+def test_a_peer_that_has_trained_once_has_trained() -> None:
+    """What it deletes later is in the model, though a round of its own moves nothing."""
+    peer = counting_peer("0", FOUR, Journal())
+    trained = []
+    for move in (0.0, 1.0, 0.0):
+        do_round(peer, move, patient=False)
+        trained.append(peer.model.has_trained)
+    assert trained == [False, True, True]
+
+
 def test_a_model_of_a_peer_that_is_no_neighbour_is_dropped() -> None:
     """It has no weight in the mixture."""
     peer = counting_peer("0", FOUR, Journal())

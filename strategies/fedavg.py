@@ -205,6 +205,11 @@ class FedAvg(Strategy):
         self._begun = self.tell(messages.values(), self._pending.model)
         return messages
 
+    @property
+    def skips_round(self) -> bool:
+        """Whether the round that was begun last is none, as too few clients are online."""
+        return self._pending is not None and self._pending.is_skipped
+
     def tell(self, messages: Collection[Message], model: Vector) -> KeptAggregation | None:
         """Add what the user's own strategy tells clients of a round from `model` (d,); return what it keeps of that."""
         if self.aggregation is None or not messages:

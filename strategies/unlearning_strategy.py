@@ -157,7 +157,9 @@ class UnlearningStrategy(Strategy):
         return messages
 
     def instructions(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> Instructions:
-        """Return the method's next exchange, by client id, however it travels; empty where it needs no client.
+        """Return the method's next exchange, by client id, however it travels.
+
+        It is empty where the method needs no client, or a private round has drawn none.
 
         Raises:
             MethodFailed: no client that the method needs is online, or none keeps anything. One that lacks some of
@@ -192,10 +194,20 @@ class UnlearningStrategy(Strategy):
         if self.state.finished:
             return {}
         asked = self.method.configure(problem, self.state)
-        if not asked:
+        draws = private is not None and self.method.info.trains_as_rounds
+        if not (asked or (draws and eligible)):
             raise none_keeps(self.method.info.title, problem)
         instructions = {client: item for client, item in asked.items() if client in online}
-        if not instructions:
+        if (
+            draws
+        ):  # targets that keep a part, too: who is always in it gets more out of a round than is counted
+            assert private is not None, "it draws"
+            instructions = {
+                client: item
+                for client, item in instructions.items()
+                if private.takes_part(client, server_round)
+            }
+        elif not instructions:
             raise MethodFailed(
                 f"None of the clients that {self.method.info.title} needs is online now.",
                 retryable=True,

@@ -122,7 +122,7 @@ def recover(context: FederationContext, state: FederationState) -> Iterator[Step
         return
     round_done, release = None, ""
     state, answers = measure_beside(opened, state, stage, context.ask_round(state))
-    if answers is not None and (answers.messages or answers.failures or answers.total):
+    if answers is not None and not context.clients.fedavg.skips_round:
         done, deletion = context.take_round(state, answers), state.active_deletion()
         deletion = replace(
             deletion,
@@ -134,7 +134,7 @@ def recover(context: FederationContext, state: FederationState) -> Iterator[Step
         round_done = RoundDone(result=done, kind="recovery", request_ids=deletion.request_ids)
         release = done.outcome.release
     elif not stage:
-        return  # no client could be asked: that was no recovery round
+        return  # too few clients are online: that was no recovery round
     yield Step(state=state, round=round_done, release=release)
 
 

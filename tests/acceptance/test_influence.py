@@ -18,6 +18,7 @@ from tests.acceptance.test_hostile_clients import HOSTILE, Hostile, absent
 from tests.federation import InProcessFederation, client
 from tests.hostile import HONEST, Forge
 from unlearning.parameters import Vector, content_hash
+from unlearning.requests import Status
 
 TEN = {"num_clients": 10, "partition": "iid", "rounds": 15}
 Direction = Callable[[Vector], Vector]
@@ -166,6 +167,18 @@ def test_a_deletion_gets_through_without_the_client_that_pulls_away(federation, 
     ):  # seven times as long as it would be, and the bound is as long as the others
         (times,) = set(re.findall(r"Its length is (\S+) times", str(found)))
         assert 5 < float(times) < 10
+
+
+def test_a_recovery_does_not_wait_for_a_client_that_is_left_out(federation):
+    """It is asked again after a number of rounds, so rounds have to pass: here as those of recovery."""
+    one = federation(**SPOILING, max_score_loss=0.0)
+    one.run()
+    Hostile(one, chain([pulling(9, 6)], repeat(HONEST)), ("train",))
+    one.run(rounds=6)
+    others = [one.file(client(name)) for name in "01234" if name != HOSTILE]
+    one.run(rounds=7)
+    assert {one.ledger.requests.get(other.id).status for other in others} == {Status.COMPLETED}
+    assert one.report(others[0].id)["recovery"]["rounds"] == 2
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from server.state_directory.files import NOISE_SECRET
 from server.state_directory.ledger_address import ledger_url
 from strategies.aggregation import OwnAggregation
 from strategies.fedavg import FedAvg
-from strategies.messages import vector_of
+from strategies.messages import TRAIN, UNLEARN, round_of, vector_of
 from strategies.settings.run_config import RunSettings
 from tests.acceptance.test_sample_privacy import scraped
 from tests.kills import Killed, Killer
@@ -34,6 +34,7 @@ from tests.normalised import TASK as NORMALISED
 from tests.raising import refuses
 from tests.small_app import TASK, SmallApp, make_task
 from unlearning.certified.noise import gaussian_epsilon
+from unlearning.certified.private_training import PrivateMean
 from unlearning.certified.secret_noise import KeyedNormal
 from unlearning.errors import ConfigurationError, TrainingFailed, UnsupportedRequest
 from unlearning.methods.eligibility import FederationProfile, check_eligible
@@ -199,6 +200,34 @@ def test_a_round_without_an_answer_has_noise_and_one_that_is_skipped_has_none(tm
     with pytest.raises(TrainingFailed):
         skipped.run(**PRIVATE, rounds=1, min_clients=3)
     assert facts(skipped)["rounds"] == []
+
+
+@pytest.mark.parametrize("target", ["client=1", "client=1 samples=e0", "class=0"])
+def test_rounds_of_a_deletion_have_the_clients_that_were_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+):
+    """Targets that keep a part are drawn too, and a round that draws none is done and counted."""
+
+    def is_drawn(name: str, number: int) -> bool:
+        return number % 3 > 0 and number % 2 == int(name) % 2
+
+    monkeypatch.setattr(PrivateMean, "takes_part", lambda _, name, number: is_drawn(name, number))
+    app = SmallApp(tmp_path)
+    request = f"at=2 {target} method=retrain rounds=6"
+    app.run(**PRIVATE, fraction=0.5, rounds=3, requests=request, recovery_max_rounds=3, max_score_loss=0)
+    found = facts(app)
+    assert [str(one.status) for one in found["requests"].values()] == ["completed"]
+    asked = {
+        (round_of(message), str(message.metadata.dst_node_id - 1001))
+        for message, _ in app.answers
+        if message.metadata.message_type in (TRAIN, UNLEARN)
+    }
+    names = "02" if target == "client=1" else "012"
+    rounds = range(1, 13)  # two of training, six of retraining, three of recovery, one of training
+    before = {(number, "1") for number in (1, 2)}
+    everyone = {(number, name) for number in rounds for name in names} | before
+    assert asked == {(number, name) for number, name in everyone if is_drawn(name, number)}
+    assert sum(one["count"] for one in found["rounds"]) == len(rounds)
 
 
 @pytest.mark.slow

@@ -105,15 +105,15 @@ class Retrain(Method[RetrainParameters]):
         return trained_update(instruction, site, site.retain)
 
     def aggregate(self, problem: Problem, state: UnlearningState, replies: Replies) -> UnlearningState:
-        """Go one FedAvg round further, with the noise of private training where there is some.
+        """Go one FedAvg round further, with the noise of private training where there is some, of no answer too.
 
         Raises:
-            MethodFailed: no client that keeps an example answered.
+            MethodFailed: no client that keeps an example answered, and there is no noise.
         """
-        answered = replies_with_examples(self.info.title, replies)
         if problem.noisy_mean is not None:
-            updates = [answered[client].vector for client in sorted(answered)]
+            updates = [replies[client].vector for client in sorted(replies) if replies[client].num_examples]
             return _advanced(state, problem.noisy_mean(state.parameters, updates))
+        answered = replies_with_examples(self.info.title, replies)
         return _advanced(
             state, with_kept_buffers(problem.task, add_mean_update(state.parameters, answered), answered)
         )

@@ -207,6 +207,24 @@ def test_published_hf_kcu_moves_against_the_removal_and_within_its_cap():
     assert change <= state.findings["cap on the relative change Σ w α β"] * (1 + 1e-9)
 
 
+def test_the_corrected_form_equals_its_formula():
+    """θ + n_u/(n−n_u) (H+(μ+λ)I)⁻¹(g+μθ) with a dense matrix of what the client keeps, and Theorem 3 with its ends."""
+    task, theta, l2, damping, k = federation().task, federation().original, federation().l2, 0.3, 25
+    own = federation().clients["0"]
+    leaves = np.isin(own.ids, list(target("sample").sample_ids))
+    forgotten, kept = (own.select(np.flatnonzero(chosen)) for chosen in (leaves, ~leaves))
+    matrix = hessian(task, theta, kept, l2 + damping)
+    move = np.linalg.solve(matrix, gradient(task, theta, forgotten, l2=l2))
+    retained = sum(len(one) for one in federation().clients.values()) - len(forgotten)
+    given = {"iterations": k, "damping": damping, "lanczos_steps": 100, "curvature": "hessian"}
+    state = run_method(federation(), METHODS["hf-kcu-influence"], target("sample"), **given)
+    np.testing.assert_allclose(state.parameters, theta + len(forgotten) / retained * move, atol=1e-8)
+    ends = np.linalg.eigvalsh(matrix)
+    root, said = np.sqrt(ends[-1] / ends[0]), state.findings["client 0"]
+    bound = 2 * ((root - 1) / (root + 1)) ** (len(said["residuals"]) - 1)
+    assert said["bound of Theorem 3 on the relative error"] == pytest.approx(bound, rel=1e-2, abs=0)
+
+
 @pytest.mark.slow
 def test_the_corrected_form_moves_towards_the_retrained_model():
     """Right sign; only a rough approximation."""

@@ -28,6 +28,7 @@ class RoundPlan:
     (`withheld`); single samples and classes are left out by the client itself.
 
     counts: how many examples each client trained on when it last did.
+    known: clients that were ever online, whether or not they have trained.
     answers: what became of the requests that clients filed at their sites, by client.
     problems: what is wrong with clients' set-up, by client.
     suspended: clients that are not asked to train, because they spoiled a round a short while ago.
@@ -39,6 +40,7 @@ class RoundPlan:
     exclusions: Exclusions = field(default_factory=Exclusions)
     withheld: Exclusions = field(default_factory=Exclusions)
     counts: Mapping[str, int] = field(default_factory=dict)
+    known: frozenset[str] = frozenset()
     answers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
     suspended: frozenset[str] = frozenset()
@@ -65,9 +67,9 @@ class RoundPlan:
 
         Otherwise a federation whose rounds need all its clients would train no more after one is forgotten.
         """
-        trained = {*self.counts, *self.exclusions.clients, *self.withheld.clients}
-        gone = {client for client in trained if self.left_out(client).everything}
-        return max(1, min(wanted, len(trained - gone))) if gone else wanted
+        known = {*self.counts, *self.known, *self.exclusions.clients, *self.withheld.clients}
+        gone = {client for client in known if self.left_out(client).everything}
+        return max(1, min(wanted, len(known - gone))) if gone else wanted
 
     def turn(self, eligible: Iterable[str], number: int) -> list[str]:
         """Return the eligible clients whose turn it is in the training round `number`.

@@ -220,10 +220,9 @@ def _stop_reason(opened: OpenDeletion, state: FederationState) -> str:
         return "the model stays as it was, there is nothing to repair"
     if context.training_account is not None and context.training_account.is_spent:
         return "the privacy budget is spent"
-    known = {record.client_id for record in context.ledger.clients()}
     plan = context.clients.fedavg.plan
     # A request that waits for this deletion would keep its client out of recovery permanently.
-    if known and all(plan.left_out(client).everything for client in known):
+    if plan.known and all(plan.left_out(client).everything for client in plan.known):
         return "no client is left to recover with: each is forgotten, or an open request would forget it"
     needed = opened.method.repair_rounds(opened.parameters)
     if context.task.local_layers:  # where samples are forgotten, their site begins its own layers again

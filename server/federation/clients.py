@@ -108,6 +108,7 @@ class Clients:
             exclusions=state.exclusions,
             withheld=Exclusions().including(waiting),
             counts=state.num_examples,
+            known=frozenset(record.client_id for record in ledger.clients()),
             kept=state.aggregation,
             answers=self._site_requests.told(),
             problems=self._problems.told or {},

@@ -76,6 +76,13 @@ def test_a_round_needs_no_more_clients_than_are_left(how, wanted, gone, fewest):
     assert plan.fewest(5) == (2 if gone == "c" else 1 if gone else 5)
 
 
+def test_clients_that_have_not_trained_yet_are_left_too():
+    """A sample of ten can be small; min-clients holds as long as there are so many."""
+    gone = Exclusions().including([Target(Granularity.CLIENT, "a")])
+    plan = RoundPlan(counts={"a": 1, "b": 1}, exclusions=gone, known=frozenset("abcde"))
+    assert [plan.fewest(wanted) for wanted in (1, 3, 9)] == [1, 3, 4]
+
+
 def test_a_forgotten_client_is_no_more_counted():
     """Whatever sums the counts of examples (weights, steps, shares) sums those that are left."""
     one = OneRound({"a": (1, START), "b": (3, START)})

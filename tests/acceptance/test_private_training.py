@@ -72,13 +72,14 @@ def exact(rounds: int, group: int, noise: float = 4.0) -> float:
 def test_a_client_that_leaves_is_covered_and_the_model_stays_as_it_is(tmp_path: Path):
     """With what is stated of one client; ledger, certificate and outcome say it, and no round repairs anything."""
     app = SmallApp(tmp_path)
-    app.run(**PRIVATE, rounds=2, requests=LEAVES, recovery_max_rounds=3)
+    app.run(**PRIVATE, rounds=2, requests=LEAVES, recovery_max_rounds=3, privacy_epsilon=9.0)
     request = facts(app)["requests"]["r-000001"]
     assert (str(request.status), str(request.outcome)) == ("completed", "guaranteed"), request.reason
     assert request.result["model_hash_before"] == request.result["model_hash_after"]
     assert request.result["recovery_rounds"] == 0
     found = account(app, 1)
     assert found["spent_epsilon"] == pytest.approx(exact(2, 1))
+    assert found["budget_epsilon"] == 9.0
     assert (found["basis"], found["num_releases"]) == ("proven", 2)
     assert "indistinguishable" in found["statement"]
     certificate = decode((tmp_path / "reports" / "r-000001" / "certificate.json").read_bytes()).certificate

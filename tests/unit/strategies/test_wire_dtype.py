@@ -122,6 +122,16 @@ def test_everything_else_travels_as_it_is(kind, model):
     np.testing.assert_array_equal(reply.vector, exact + np.float32(0.5))
 
 
+def test_one_record_in_two_messages_is_rounded_only_where_it_is_trained_on():
+    """A round's messages share their arrays; work of another kind from the same model does not share these."""
+    training = asked()
+    measuring = compose(1001, UNLEARN, 1, {}, training.content.array_records["arrays"])
+    rounded = SharedArrays.of(training, None, "bfloat16")
+    assert SharedArrays.of(training, rounded, "bfloat16") is rounded
+    exact = SharedArrays.of(measuring, rounded, "bfloat16")
+    assert [one.arrays["vector"].dtype.str for one in (rounded, exact)] == ["<i2", "<f4"]
+
+
 def test_a_change_that_does_not_fit_comes_back_as_it_is():
     """The model went in 16 bits, the answer does not."""
     _, reply, travelled = over_the_wire(asked(), 7e4, "float16")

@@ -1,12 +1,13 @@
 """What a member may bring to the others, and how little a liar among the neighbours moves."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from benchmarks.decentralised.in_process import InProcessNetwork
-from client.peer.gossip import GossipMessage, Greeting, Kind, ModelOffer
+from client.peer.gossip import GossipMessage, Greeting, Kind, ModelOffer, validate_item
 from client.peer.journal import Journal
 from client.peer.peer import Peer
 from client.peer.record import PeerRules
@@ -36,6 +37,17 @@ CONSTANTS = logistic_constants(feature_norm=1.0, weight_norm=1.0, l2=0.5, featur
 def statistics(origin: str, subject: str, **values: object) -> GossipMessage:
     numbers = {"num_examples": 9, "deleted": 1, **values}
     return GossipMessage(kind=Kind.STATISTICS, origin=origin, subject=subject, values=numbers)
+
+
+@pytest.mark.parametrize("shares_matrices", [False, True])
+def test_only_shared_curvatures_have_a_number_for_each_pair_of_parameters(shares_matrices: bool) -> None:
+    """Where peers share them; anything else of that length is refused, before room is kept for it."""
+    matrix = np.ones(9)
+    curvature = replace(statistics("1", "1-key"), vector=matrix)
+    items = [(curvature, shares_matrices), (replace(correction_item("1"), vector=matrix), False)]
+    for item, is_taken in items:
+        with nullcontext() if is_taken else pytest.raises(UpdateRefused):
+            validate_item(item, 3, shares_matrices=shares_matrices)
 
 
 def listening_peer(rules: PeerRules | None = None) -> Peer:

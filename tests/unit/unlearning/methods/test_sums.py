@@ -102,6 +102,7 @@ def test_the_products_of_all_newton_steps_are_counted() -> None:
     each = [found.findings[f"solve {step}"]["products"] for step in (1, 2)]
     assert min(each) > 0
     assert found.work.products == sum(each)
+    assert found.findings["exchanges"] == found.exchanges
 
 
 def test_a_solve_takes_no_shortened_product_for_one() -> None:

@@ -111,6 +111,16 @@ def test_there_is_no_bound_without_examples() -> None:
         correction_bound(CONSTANTS, num_examples=0, num_deleted=0)
 
 
+def test_a_correction_that_takes_nothing_out_and_moves_nothing_is_taken() -> None:
+    """The request has its answer, and no model moves."""
+    peer = listening_peer()
+    peer.receive(request_item("1"), "1")
+    before = peer.model.vector
+    peer.receive(replace(correction_item("1", deleted=0), vector=None), "1")
+    assert [one.subject for one in peer.record.of(Kind.CORRECTION)] == ["1-key"]
+    np.testing.assert_array_equal(peer.model.vector, before)
+
+
 @pytest.mark.parametrize(
     ("item", "code"),
     [

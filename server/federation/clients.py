@@ -56,6 +56,7 @@ class Clients:
     memory: MemoryWatch = field(default_factory=MemoryWatch)
     _site_requests: SiteRequests = field(default_factory=SiteRequests)
     _problems: SiteProblems = field(default_factory=SiteProblems)
+    _known: frozenset[str] = frozenset()
     _waiting: dict[str, Target] = field(default_factory=dict)
     _looked_at: float = 0.0
     _said: str | None = None
@@ -73,7 +74,8 @@ class Clients:
     def register(self, *, may_ask: bool = True) -> None:
         """Write into the ledger which clients are online; `may_ask` as in `Roster.online`."""
         self._looked_at = time.monotonic()
-        register_clients(self.ledger, self.writer, self.fedavg.roster.online(self.grid, may_ask=may_ask))
+        online = self.fedavg.roster.online(self.grid, may_ask=may_ask)
+        self._known = register_clients(self.ledger, self.writer, online)
 
     def await_clients(self) -> None:
         """Wait for the clients that a round needs; `clients` and `watch` show meanwhile which are online."""
@@ -108,7 +110,7 @@ class Clients:
             exclusions=state.exclusions,
             withheld=Exclusions().including(waiting),
             counts=state.num_examples,
-            known=frozenset(record.client_id for record in ledger.clients()),
+            known=self._known,
             kept=state.aggregation,
             answers=self._site_requests.told(),
             problems=self._problems.told or {},

@@ -39,8 +39,8 @@ FRESH = timedelta(seconds=20)
 """For this long the entry of an online client without heartbeats, a virtual one, need not be renewed."""
 
 
-def register_clients(ledger: Ledger, writer: LedgerWriter, online: Mapping[str, "Member"]) -> None:
-    """Write into the ledger which clients are online, and when the last heartbeat of each came."""
+def register_clients(ledger: Ledger, writer: LedgerWriter, online: Mapping[str, "Member"]) -> frozenset[str]:
+    """Write into the ledger which clients are online, and when the last heartbeat of each came; return all it knows."""
     now = writer.now()
     known = {record.client_id: record for record in ledger.clients()}
     records = [
@@ -55,6 +55,7 @@ def register_clients(ledger: Ledger, writer: LedgerWriter, online: Mapping[str, 
     ]
     if records:
         writer.register_clients(records)
+    return frozenset({*known, *online})
 
 
 def _is_fresh(record: ClientRecord | None, member: "Member", now: datetime) -> bool:

@@ -194,20 +194,16 @@ class UnlearningStrategy(Strategy):
         if self.state.finished:
             return {}
         asked = self.method.configure(problem, self.state)
-        draws = private is not None and self.method.info.trains_as_rounds
-        if not (asked or (draws and eligible)):
+        drawn_by = private if self.method.info.trains_as_rounds else None
+        if not (asked or (drawn_by and eligible)):
             raise none_keeps(self.method.info.title, problem)
-        instructions = {client: item for client, item in asked.items() if client in online}
-        if (
-            draws
-        ):  # targets that keep a part, too: who is always in it gets more out of a round than is counted
-            assert private is not None, "it draws"
-            instructions = {
-                client: item
-                for client, item in instructions.items()
-                if private.takes_part(client, server_round)
-            }
-        elif not instructions:
+        instructions = {
+            client: item
+            for client, item in asked.items()
+            # A target that keeps a part would show more if it were in each round than is counted.
+            if client in online and (drawn_by is None or drawn_by.takes_part(client, server_round))
+        }
+        if not instructions and drawn_by is None:
             raise MethodFailed(
                 f"None of the clients that {self.method.info.title} needs is online now.",
                 retryable=True,

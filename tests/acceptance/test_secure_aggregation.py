@@ -128,6 +128,13 @@ def test_a_round_of_sums_is_the_plain_round(tmp_path: Path) -> None:
         assert first_round(secure)["secure"] == {"in_sum": 4, "clipped": 0}
 
 
+def test_a_share_of_the_clients_is_as_many_as_a_sum_needs(tmp_path: Path) -> None:
+    """A quarter of four would be one, and no round would ever be revealed."""
+    with federation(tmp_path, fraction=0.25) as run:
+        run.run()
+        assert first_round(run)["secure"]["in_sum"] == 3
+
+
 @pytest.mark.parametrize(
     ("method", "target"),
     [

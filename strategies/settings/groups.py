@@ -43,7 +43,7 @@ class RoundSettings:
     rounds: NonNegativeInt = 10
     """training rounds; `0` goes on until the run is stopped"""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """share of the eligible clients that train in a round; at least `min-clients`, in secure aggregation `min-cohort`"""
+    """share of eligible clients that train in a round; at least `min-clients`, in secure aggregation `min-cohort`"""
     min_clients: PositiveInt = 1
     """a round needs at least this number of eligible clients online, or all that are left after some were forgotten"""
     start_clients: NonNegativeInt = 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from server.requests.planning import plan
 from server.service.method_descriptions import describe_methods
@@ -81,6 +81,18 @@ class DyingGrid(RecordingGrid):
         return super()._answer(message)
 
 
+class CuttingGrid(RecordingGrid):
+    """Client 2 masks less than it was asked for."""
+
+    def _answer(self, message: Message) -> Message:
+        reply = super()._answer(message)
+        arrays = reply.content.array_records.get("arrays")
+        if message.metadata.dst_node_id != 1003 or not arrays:
+            return reply
+        short = ArrayRecord({"vector": Array(arrays["vector"].numpy()[:-1])})
+        return Message(RecordDict({**reply.content, "arrays": short}), reply_to=message)
+
+
 class SessionGrid(RecordingGrid, ThreadedGrid):
     """Carries sessions in threads of this process."""
 
@@ -126,6 +138,19 @@ def test_a_round_of_sums_is_the_plain_round(tmp_path: Path) -> None:
             assert reply.content.array_records["arrays"]["vector"].dtype == "uint64"
             assert set(told_values(reply.content)) == {"protocol-version"}
         assert first_round(secure)["secure"] == {"in_sum": 4, "clipped": 0}
+
+
+def test_a_round_of_sums_names_the_client_whose_answer_cannot_be_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others' sum is revealed without it."""
+    monkeypatch.setattr(SecureFederation, "kind_of_grid", CuttingGrid)
+    with federation(tmp_path) as run:
+        run.run()
+        found = first_round(run)
+    assert found["secure"]["in_sum"] == 3
+    assert list(found["refused"]) == list(found["failed"]) == ["2"]
+    assert found["refused"]["2"] in found["failed"]["2"]
 
 
 def test_a_share_of_the_clients_is_as_many_as_a_sum_needs(tmp_path: Path) -> None:

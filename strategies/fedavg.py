@@ -147,11 +147,9 @@ class FedAvg(Strategy):
         candidates = sorted(set(eligible) - self.plan.suspended)
         if self.private is not None:
             return [client for client in candidates if self.private.takes_part(client, server_round)]
-        settings = self.settings
-        wanted = max(math.ceil(settings.fraction * len(candidates)), settings.min_clients)
-        if settings.secure_aggregation:
-            wanted = max(wanted, settings.min_cohort)  # a sum over fewer is not revealed
-        count = min(len(candidates), wanted)
+        wanted = math.ceil(self.settings.fraction * len(candidates))
+        fewest = max(self.settings.min_clients, self.settings.fewest_in_sum)
+        count = min(len(candidates), max(wanted, fewest))
         generator = np.random.default_rng([self.settings.seed, server_round])
         return sorted(generator.choice(candidates, size=count, replace=False).tolist()) if count else []
 

@@ -69,15 +69,16 @@ class ClientWait:
     def _wanted(self, plan: RoundPlan) -> tuple[int, str]:
         """Return how many clients are waited for, and the setting that says so."""
         settings = self._settings
+        fewest = (plan.fewest(settings.min_clients), "min-clients"), (settings.fewest_in_sum, "min-cohort")
         if self._has_begun:
-            return plan.fewest(settings.min_clients), "min-clients"
+            return max(fewest)
         gone = sum(1 for forget in plan.exclusions.clients.values() if forget.everything)
         expected, setting = (
             (settings.start_clients, "start-clients")
             if settings.start_clients
             else (settings.num_clients, "num-clients; start-clients is not set")
         )
-        return max((plan.fewest(settings.min_clients), "min-clients"), (expected - gone, setting))
+        return max(*fewest, (expected - gone, setting))
 
 
 def _is_simulation(online: Mapping[str, Member]) -> bool:

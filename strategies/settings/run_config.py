@@ -137,6 +137,11 @@ class RunSettings(
         return "" if self.wire_dtype == "exact" else self.wire_dtype
 
     @property
+    def fewest_in_sum(self) -> int:
+        """Over how many clients a sum is revealed; 0 without secure aggregation."""
+        return self.min_cohort if self.secure_aggregation else 0
+
+    @property
     def is_private(self) -> bool:
         """Whether rounds have differential privacy for clients."""
         return self.privacy == "client"
@@ -292,7 +297,7 @@ class RunSettings(
             adds_noise=adds_noise or self.privacy != "none",
             private_training="" if self.privacy == "none" else self.privacy,
             secure_aggregation=self.secure_aggregation,
-            min_cohort=self.min_cohort if self.secure_aggregation else 0,
+            min_cohort=self.fewest_in_sum,
             wire_dtype=self.rounded_to,
             keeps_optimizer=self.keep_optimizer,
             **known,

@@ -168,6 +168,22 @@ def test_whom_a_round_waits_for_is_said(caplog):
     assert re.search(r"2 here: a, b\. At most [01] s more \(wait-timeout-s\)\.", caplog.text)
 
 
+def test_a_round_of_sums_waits_for_as_many_as_a_sum_needs():
+    """Also where fewer are left: without the wait one round after the other would be given up at once."""
+    gone = Exclusions().including([Target(Granularity.CLIENT, "c")])
+    one = OneRound(
+        {"a": 0, "b": 0},
+        plan=RoundPlan(exclusions=gone, counts={"a": 1, "b": 1}),
+        secure_aggregation=True,
+        start_clients=1,
+        wait_timeout_s=0.3,
+    )
+    told: list[str] = []
+    for _ in range(2):
+        one.strategy.await_clients(one.grid, tell=told.append)
+    assert told == ["Waiting for 3 client(s) (min-cohort), 2 here: a, b.", ""] * 2
+
+
 @pytest.mark.parametrize(
     ("heard", "waits"), [(None, 5.0), (datetime.now(UTC), 300.0)], ids=["simulated", "real"]
 )

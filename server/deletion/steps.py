@@ -164,7 +164,7 @@ def _decide(context: FederationContext, state: FederationState, reason: str) -> 
     elif _compares(context, deletion):
         verdict = judge(deletion, max_score_loss=settings.max_score_loss, score_name=task.score_name)
     if not verdict.passes and not is_committed:
-        return abandon(context, state, refusal(deletion.request_ids[0], verdict))
+        return abandon(context, state, refusal(deletion.request_ids[0], verdict, reason))
     state = replace(
         state,
         phase=Phase.VERIFYING,

@@ -92,12 +92,13 @@ def _points_between(before: float, after: float) -> float:
     return round(100 * (before - after), 9)
 
 
-def refusal(request_id: str, verdict: Judgement) -> ModelRefused:
-    """Return what is said where the gate rejects a deletion's model."""
+def refusal(request_id: str, verdict: Judgement, ended: str) -> ModelRefused:
+    """Return what is said where the gate rejects a deletion's model. ended: why recovery did."""
     points = min(100, math.ceil(verdict.lost or 0))
     return ModelRefused(
-        f"The unlearned model was not committed: {verdict.text}. The model is as it was before the deletion, and "
-        f"nothing is forgotten. To accept the loss: flower-unlearn retry {request_id} --accept-score-loss {points}",
+        f"The unlearned model was not committed: {verdict.text}. Recovery ended: {ended}. The model is as it was "
+        "before the deletion, and nothing is forgotten. To accept the loss: flower-unlearn retry "
+        f"{request_id} --accept-score-loss {points}",
         code="score-lost",
     )
 

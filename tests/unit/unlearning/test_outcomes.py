@@ -112,7 +112,9 @@ def test_every_failure_of_a_method_has_a_code_with_advice() -> None:
 
 def test_the_gates_refusal_has_advice_of_its_own() -> None:
     """By its code, and with the loss that would have to be accepted."""
-    refused = gate.refusal("r-000001", gate.Judgement(False, "quality was checked: 20.3 points lost", 20.3))
+    verdict = gate.Judgement(False, "quality was checked: 20.3 points lost", 20.3)
+    refused = gate.refusal("r-000001", verdict, "no client is left")
     assert refused.code == "score-lost"
     assert "--accept-score-loss 21" in str(refused)
+    assert "Recovery ended: no client is left. " in str(refused)
     assert "--accept-score-loss" in ADVICE[refused.code]

@@ -167,17 +167,19 @@ class UnlearningStrategy(Strategy):
         """
         online = self.fedavg.roster.online(grid)
         targets = self.forget_sets(online)
-        left_out = {*targets, *self.fedavg.plan.suspended}
-        eligible = {client for client in self.fedavg.eligible(grid) if client not in left_out}
-        settings = self.fedavg.settings
-        everyone = self.method.info.asks_everyone
-        private = self.fedavg.private
+        settings, info, private = self.fedavg.settings, self.method.info, self.fedavg.private
+        able = set(self.fedavg.eligible(grid)) - self.fedavg.plan.suspended
+        eligible = able - targets.keys()
+        # Of a training round targets that keep a part are drawn too: none is in each of them.
+        keeping = {client for client in able if not targets.get(client, NOTHING).everything}
+        candidates = keeping if info.trains_as_rounds else eligible
+        drawn = set(self.fedavg.sample(candidates, server_round))
         problem = Problem(
             task=self.fedavg.task,
             seed=settings.seed,
             rounds_trained=self._rounds_trained,
             targets=targets,
-            retained=tuple(sorted(eligible) if everyone else self.fedavg.sample(eligible, server_round)),
+            retained=tuple(sorted(eligible if info.asks_everyone else eligible & drawn)),
             num_examples=self.fedavg.plan.num_examples,
             schedule=self._schedule,
             training=settings.training(server_round, augment=False),
@@ -194,18 +196,15 @@ class UnlearningStrategy(Strategy):
         if self.state.finished:
             return {}
         asked = self.method.configure(problem, self.state)
-        drawn_by = private if self.method.info.trains_as_rounds else None
-        if not (asked or (drawn_by and eligible)):
-            raise none_keeps(self.method.info.title, problem)
-        instructions = {
-            client: item
-            for client, item in asked.items()
-            # A target that keeps a part would show more if it were in each round than is counted.
-            if client in online and (drawn_by is None or drawn_by.takes_part(client, server_round))
-        }
-        if not instructions and drawn_by is None:
+        if info.trains_as_rounds:
+            asked = {client: item for client, item in asked.items() if client in drawn}
+        may_be_empty = private is not None and info.trains_as_rounds and candidates
+        if not (asked or may_be_empty):
+            raise none_keeps(info.title, problem)
+        instructions = {client: item for client, item in asked.items() if client in online}
+        if not (instructions or may_be_empty):
             raise MethodFailed(
-                f"None of the clients that {self.method.info.title} needs is online now.",
+                f"None of the clients that {info.title} needs is online now.",
                 retryable=True,
                 code="no-client-online",
             )

@@ -9,7 +9,7 @@ import pytest
 from client.memory import DirectoryMemory
 from server.ledger.request_store import Requests
 from server.live_loop import LOOK_S
-from strategies.messages import WHOAMI
+from strategies.messages import UNLEARN, WHOAMI, round_of
 from tests.federation import SMALL, InProcessFederation, client
 from unlearning.methods.registry import METHODS
 from unlearning.parameters import content_hash
@@ -324,6 +324,24 @@ def test_the_checkpoints_from_before_the_deletion_are_erased(federation):
     one = federation(requests="at=2 client=2 method=puf-special")
     one.run()
     assert len(list((one.directory / "checkpoints").glob("*.npz"))) == 1
+
+
+@pytest.mark.parametrize(
+    "target", [Target(Granularity.CLASS, class_label=3), client("1")], ids=["class", "client"]
+)
+def test_retraining_asks_as_many_clients_as_training(federation, target):
+    """Also where all of them forget a part: each of its rounds draws its own share of those that keep something."""
+    one = federation(**SMALL | {"num_clients": 6, "fraction": 0.5, "recovery_max_rounds": 0}, rounds=4)
+    one.run()
+    before = len(one.grid.sent)
+    one.file(target, "retrain", rounds=4)
+    one.run()
+    asked: dict[int, set[int]] = {}
+    for message in one.grid.sent[before:]:
+        if message.metadata.message_type == UNLEARN:
+            asked.setdefault(round_of(message), set()).add(message.metadata.dst_node_id)
+    assert [len(nodes) for nodes in asked.values()] == [3] * 4
+    assert len(set().union(*asked.values())) > 3
 
 
 def sample_ids(federation, client_id: str, count: int) -> list[str]:

@@ -85,7 +85,8 @@ class MethodInfo:
     preparation: what it does in training rounds before any request; None if it needs no preparation.
     rests_on_training: whether the model stays as it is, covered by training with differential privacy; nothing is
         repaired then.
-    trains_as_rounds: whether its exchanges are training rounds, which can have the noise of such training.
+    trains_as_rounds: whether its exchanges are training rounds: clients are drawn as for these, targets that keep a
+        part too, and they can have the noise of such training.
     sums_suffice: whether it can be carried out of sums over clients alone (`sum_terms`, `after_sum`).
     target_sends: what clients that forget send for it, with its defaults; plan and report say what that reveals.
     assumes_fedavg: why it holds only where every round is FedAvg's, as the beginning of a sentence; empty where it

@@ -207,7 +207,7 @@ class Requests:
         came_back = table.status == str(Status.REOPENED)
         ended = sa.case((came_back, str(Outcome.NOT_SHOWN)), else_=table.outcome).label("ended")
         query = sa.select(table.method, ended, sa.func.count().label("num"))
-        query = query.where(table.attempts > 0, kinds[granularity])
+        query = query.where(_is_own(table), kinds[granularity])
         with self.database.reading() as connection:
             rows = connection.execute(query.group_by(table.method, sa.literal_column("ended")))
             return {(row.method, Outcome(row.ended)): row.num for row in rows}
@@ -216,7 +216,7 @@ class Requests:
         """Return method and result of the newest deletions that were completed; none that others answer."""
         columns = _requests.c
         query = sa.select(columns.method, columns.result).order_by(columns.number.desc()).limit(limit)
-        completed = (columns.status == str(Status.COMPLETED)) & (columns.attempts > 0)
+        completed = (columns.status == str(Status.COMPLETED)) & _is_own(columns)
         with self.database.reading() as connection:
             return [(row.method, row.result) for row in connection.execute(query.where(completed))]
 
@@ -257,6 +257,11 @@ class Requests:
         with self.database.reading() as connection:
             overdue, soon = connection.execute(query).one()
         return int(overdue), int(soon)
+
+
+def _is_own(columns: Any) -> sa.ColumnElement[bool]:
+    """Tell whether a request's end is that of a deletion of its own; another's can answer it after an attempt."""
+    return sa.and_(columns.attempts > 0, columns.result["answered_by"].as_string().is_(None))
 
 
 def _refuse_another(connection: sa.Connection, known: DeletionRequest, new: NewRequest, listed: str) -> None:

@@ -72,6 +72,13 @@ def test_a_ledger_counts_outcomes_by_method_and_granularity(ledger) -> None:
     assert ledger.requests.outcomes(Granularity.CLIENT) == {("not", Outcome.REDUCED): 1}
     assert ledger.requests.outcomes(Granularity.SAMPLE) == {}
     assert ledger.requests.outcomes(Granularity.CLASS) == {}
+    tried = submit(ledger, key="3", method="retrain")
+    advance(ledger, tried.id, Status.UNLEARNING, token)
+    live_at(ledger, token).move(tried.id, Status.SCHEDULED)
+    answered = {"answered_by": [one.id]}
+    live_at(ledger, token).move(tried.id, Status.COMPLETED, outcome=Outcome.REDUCED, result=answered)
+    assert ledger.requests.outcomes(Granularity.CLIENT) == {("not", Outcome.REDUCED): 1}
+    assert [method for method, _ in ledger.requests.results(9)] == ["not"]
     assert "recognises the records less" in describe_request(ledger.requests.get(one.id))
     live_at(ledger, token).move(one.id, Status.REOPENED)
     assert ledger.requests.outcomes(Granularity.CLIENT) == {("not", Outcome.NOT_SHOWN): 1}

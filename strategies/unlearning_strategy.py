@@ -170,7 +170,7 @@ class UnlearningStrategy(Strategy):
         settings, info, private = self.fedavg.settings, self.method.info, self.fedavg.private
         able = set(self.fedavg.eligible(grid)) - self.fedavg.plan.suspended
         eligible = able - targets.keys()
-        # Of a training round targets that keep a part are drawn too: none is in each of them.
+        # For a training round targets that keep a part are drawn like all others.
         keeping = {client for client in able if not targets.get(client, NOTHING).everything}
         candidates = keeping if info.trains_as_rounds else eligible
         drawn = set(self.fedavg.sample(candidates, server_round))

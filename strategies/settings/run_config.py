@@ -138,7 +138,7 @@ class RunSettings(
 
     @property
     def fewest_in_sum(self) -> int:
-        """Over how many clients a sum is revealed; 0 without secure aggregation."""
+        """The fewest clients that a sum may be over; 0 without secure aggregation."""
         return self.min_cohort if self.secure_aggregation else 0
 
     @property

@@ -162,9 +162,8 @@ def test_a_deletion_gets_through_without_the_client_that_pulls_away(federation, 
     )
     found = one.report(request.id)["unlearning"]["findings"][finding]
     assert list(found) == [HOSTILE]
-    if kinds == (
-        "train.unlearn",
-    ):  # seven times as long as it would be, and the bound is as long as the others
+    if kinds == ("train.unlearn",):
+        # Seven times as long as it would be; the bound is about as long as the others are.
         (times,) = set(re.findall(r"Its length is (\S+) times", str(found)))
         assert 5 < float(times) < 10
 

@@ -13,8 +13,8 @@
 # and so a DIR, of their own: it decides who is a member.
 # ROLE is operator (any request), officer (decides about requests), auditor (reads everything), several of these joined
 # by commas, or client (requests about itself). NAME becomes the certificate's common name and ROLE its organisational
-# units; by these the
-# deletion service knows its caller. A request that is signed has the subject CN=NAME alone. The NAME of a client is the one that register_client.sh gives it.
+# units; by these the deletion service knows its caller. A request that is signed has the subject CN=NAME alone. The NAME
+# of a client is the one that register_client.sh gives it.
 # The authority is ca.crt (hand it to everybody) and ca.key (keep it off the server if you can).
 # An existing certificate is never overwritten: remove it first.
 set -eu
@@ -30,6 +30,7 @@ case $directory in -*) directory=./$directory ;; esac
 authority_days=3650
 certificate_days=825
 
+require openssl openssl
 make_directory "$directory"
 cd "$directory"
 work=$(mktemp -d)

@@ -11,6 +11,7 @@ if [ -e "$1" ] || [ -L "$1" ] || [ -L "$1.pub" ]; then
     echo "$1 exists already: a client that loses its key is a new client. Remove it only if you mean that." >&2
     exit 1
 fi
+require ssh-keygen openssh-client
 make_directory "$(dirname "$1")"
 # An EC key on a NIST curve in OpenSSH format is what flower-supernode reads; it cannot ask for a passphrase.
 ssh-keygen -q -t ecdsa -b 384 -N "" -C "" -f "$1"

@@ -157,6 +157,31 @@ def test_a_client_key_is_not_overwritten(tmp_path):
     assert (tmp_path / "key").read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "program"),
+    [
+        ("make_supernode_key.sh", (), "ssh-keygen"),
+        ("make_certificates.sh", ("operator", "olga"), "openssl"),
+    ],
+)
+def test_a_missing_program_is_named_before_anything_is_made(tmp_path, name, arguments, program):
+    """A small image has neither OpenSSL nor OpenSSH's client."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for tool in ("sh", "dirname", "id", "ls", "awk", "mkdir", "mktemp", "rm"):
+        (tools / tool).symlink_to(shutil.which(tool))
+    done = subprocess.run(
+        ["sh", str(DEPLOY / name), str(tmp_path / "made"), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": str(tools)},
+    )
+    assert done.returncode == 1
+    assert f"{program} is not installed" in done.stderr
+    assert not (tmp_path / "made").exists()
+
+
 def test_there_is_a_unit_for_each_service():
     """Four on the server host, one on a client host."""
     assert {unit.stem for unit in UNITS} == {

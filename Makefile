@@ -1,4 +1,4 @@
-# The commands of CONTRIBUTING.md. Each does its own set-up: Python 3.11 or newer and make are enough.
+# The commands of CONTRIBUTING.md. Each does its own set-up; README names what the machine has to have.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 NEWEST ?= .venv-newest

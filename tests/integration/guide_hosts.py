@@ -2,7 +2,7 @@
 
 Each host of a `Network` gets mounts and processes of its own besides: its own /etc, /opt, /var/lib, /usr/local/bin
 and /root. What a namespace cannot have has a stand-in in its /usr/local/bin: systemctl (the units' own lines are run,
-see stand_in_systemctl.py), scp (the hosts' directories are all on this machine), and `python3.11 -m venv` with the
+see stand_in_systemctl.py), scp (the hosts' directories are all on this machine), and `python3 -m venv` with the
 environment's pip (PyTorch is not installed again for each host: the environment of the tests is linked).
 """
 
@@ -121,7 +121,7 @@ class GuideHost:
         server = root / "server" / "var-lib"
         systemctl = f'exec {sys.executable} {Path(__file__).with_name("stand_in_systemctl.py")} {self._here}/logs "$@"'
         for name, text in {
-            "python3.11": _VENV.format(environment=sys.prefix),
+            "python3": _VENV.format(environment=sys.prefix),
             "scp": _SCP.format(name=SERVER_NAME, var_lib=server),
             "systemctl": f"#!/bin/sh\n{systemctl}\n",
         }.items():

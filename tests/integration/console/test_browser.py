@@ -110,7 +110,7 @@ def test_an_officers_day_in_a_browser(live: LiveFederation, screen: Screen) -> N
 
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 def test_the_report_has_no_serious_fault(driver: Any, tmp_path: Path, is_dark: bool) -> None:
-    """As a file, for in the console it is sandboxed, where axe-core cannot run; light and dark."""
+    """As a file, for in the console it is sandboxed, where axe-core cannot run; light and dark, on a desk and a phone."""
     write_report(tmp_path, FULL)
     driver.get((tmp_path / "report.html").as_uri())
     screen = Screen(driver)
@@ -121,7 +121,12 @@ def test_the_report_has_no_serious_fault(driver: Any, tmp_path: Path, is_dark: b
         assert ground == ("rgb(20, 25, 30)" if is_dark else "rgb(255, 255, 255)")
         assert screen.serious_faults() == []
         screen.picture(f"report-{'dark' if is_dark else 'light'}")
+        driver.set_window_size(*CARDS)
+        assert screen.serious_faults() == []
+        scrolled = "[...document.querySelectorAll('*')].filter(e => getComputedStyle(e).overflowX == 'auto')"
+        assert driver.execute_script(f"return {scrolled}.filter(e => e.tabIndex != 0).map(e => e.outerHTML)") == []
     finally:
+        driver.set_window_size(*WIDE)
         screen.set_dark(False)
 
 

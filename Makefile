@@ -29,6 +29,9 @@ unexport PYTHONDONTWRITEBYTECODE
 setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml
+	@mkdir -p $(VENV); case "$$(cd $(VENV) && pwd -P)" in *[\ ,%]*) echo "Flower's SuperLink makes no tables where the" \
+		"environment's path has a space, a comma or a percent sign: clone into another directory, or name an" \
+		"environment in one (make VENV=...)." >&2; exit 1;; esac
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev,postgresql]'

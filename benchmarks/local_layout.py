@@ -27,6 +27,7 @@ from server.operations.flower_control import (
     Run,
     config_argument,
     flower_config,
+    refuse_place_of_flower,
     run_from_json,
 )
 from server.state_directory.ledger_address import ledger_url
@@ -144,7 +145,12 @@ class Layout:
                 )
 
     def superlink_command(self) -> list[str]:
-        """Return the command that starts `flower-superlink`."""
+        """Return the command that starts `flower-superlink`.
+
+        Raises:
+            DeploymentError: Flower is installed where a SuperLink cannot work.
+        """
+        refuse_place_of_flower()
         host, _, port = self.control_address.partition(":")
         command = [program("flower-superlink"), "--host", host, "--port", port, "--isolation", "process"]
         if not FLEET_SPEAKS_HTTP:

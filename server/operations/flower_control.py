@@ -5,6 +5,7 @@ The commands, not Flower's internal classes: they are what Flower keeps stable b
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version as installed_version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,9 @@ FLEET_SPEAKS_HTTP = Version(installed_version("flwr")) >= Version("1.40.dev0")
 """Whether SuperNodes reach the SuperLink over HTTP at its one address; before, by gRPC at an address of the fleet's."""
 
 _COMMAND_TIMEOUT_S = 90.0
+_UNUSABLE = re.compile(
+    "[ ,%]"
+)  # Flower hands Alembic the directories of its migrations as one text, unescaped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +103,26 @@ def config_argument(values: Mapping[str, ConfigValue]) -> str:
         else:
             words.append(f'{key}="{value}"')
     return " ".join(words)
+
+
+def refuse_place_of_flower(package: Path | None = None) -> None:
+    """Refuse an environment from which a SuperLink starts and then answers each call with an internal error.
+
+    Args:
+        package: Flower's package; None for the installed one.
+
+    Raises:
+        DeploymentError: its path has a character with which the SuperLink makes no tables.
+    """
+    if package is None:
+        found = find_spec("flwr")  # which does not import it
+        package = Path(found.origin if found and found.origin else sys.prefix).resolve().parent
+    if _UNUSABLE.search(str(package)):
+        raise DeploymentError(
+            f"Flower is installed in {str(package)!r}, and a SuperLink makes no tables where that path has a space, a "
+            "comma or a percent sign. Make the virtual environment in another directory.",
+            code="place-of-flower",
+        )
 
 
 def flower_config(address: str, authority: Path | None) -> str:

@@ -110,7 +110,7 @@ def test_an_officers_day_in_a_browser(live: LiveFederation, screen: Screen) -> N
 
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 def test_the_report_has_no_serious_fault(driver: Any, tmp_path: Path, is_dark: bool) -> None:
-    """As a file, for in the console it is sandboxed, where axe-core cannot run; light and dark, on a desk and a phone."""
+    """As a file, for in the console it is sandboxed, where axe-core cannot run; in two colours and widths."""
     write_report(tmp_path, FULL)
     driver.get((tmp_path / "report.html").as_uri())
     screen = Screen(driver)
@@ -124,7 +124,10 @@ def test_the_report_has_no_serious_fault(driver: Any, tmp_path: Path, is_dark: b
         driver.set_window_size(*CARDS)
         assert screen.serious_faults() == []
         scrolled = "[...document.querySelectorAll('*')].filter(e => getComputedStyle(e).overflowX == 'auto')"
-        assert driver.execute_script(f"return {scrolled}.filter(e => e.tabIndex != 0).map(e => e.outerHTML)") == []
+        assert (
+            driver.execute_script(f"return {scrolled}.filter(e => e.tabIndex != 0).map(e => e.outerHTML)")
+            == []
+        )
     finally:
         driver.set_window_size(*WIDE)
         screen.set_dark(False)

@@ -1,14 +1,34 @@
 """The `flwr` commands' arguments and answers are written and read without loss."""
 
+import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
+import flwr
 import pytest
 from flwr.common.config import parse_config_args
 
-from server.operations.flower_control import DeploymentError, FlowerControl, config_argument
+from server.operations.flower_control import (
+    DeploymentError,
+    FlowerControl,
+    config_argument,
+    refuse_place_of_flower,
+)
+from tests.cases import slow_but
 from tests.fake_flower import control_of_app
 from tests.raising import raises
+
+_MIGRATE = """
+import sys
+from sqlalchemy import create_engine, inspect
+from flwr.supercore.state.alembic.utils import run_migrations
+engine = create_engine(f"sqlite:///{sys.argv[1]}")
+run_migrations(engine)
+if inspect(engine).has_table("node"):
+    print("tables")
+"""
 
 
 def a_control(directory: Path, output: str) -> FlowerControl:
@@ -27,6 +47,27 @@ def test_a_text_that_flower_cannot_carry_is_refused(text):
     """What would arrive as something else is refused, by its name."""
     with raises(DeploymentError, "no-spelling"):
         config_argument({"motto": text})
+
+
+@pytest.mark.parametrize(
+    "name", slow_but(["My Projects"], ["My Projects", "a,b", "50%", "plain", "müller;'s"])
+)
+def test_a_place_is_refused_where_a_superlink_makes_no_tables(tmp_path, name):
+    """Flower's own migrations decide, run from a copy of its package in that place."""
+    place = tmp_path / name
+    shutil.copytree(Path(flwr.__file__).parent, place / "flwr", ignore=shutil.ignore_patterns("*.pyc"))
+    done = subprocess.run(
+        [sys.executable, "-c", _MIGRATE, str(tmp_path / "superlink.db")],
+        env={**os.environ, "PYTHONPATH": str(place)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "tables" in done.stdout:
+        refuse_place_of_flower(place / "flwr")
+    else:
+        with raises(DeploymentError, "place-of-flower"):
+            refuse_place_of_flower(place / "flwr")
 
 
 def test_an_answer_is_found_behind_remarks(tmp_path):

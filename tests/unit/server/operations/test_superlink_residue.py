@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from server.cli import app
 from server.ledger import Ledger, LedgerUnavailable
-from server.operations.checklist import Installation, Level
+from server.operations.checklist import Installation, Level, kept_data
 from server.operations.checklist.kept_data import check_residue, check_superlink_database
 from server.operations.superlink_residue import (
     count_waiting_answers,
@@ -190,6 +190,18 @@ def test_check_names_a_superlinks_database_that_others_can_read(superlink, tmp_p
     assert [finding.level for finding in check_superlink_database(host)] == [Level.PROBLEM, Level.WARNING]
     (found,) = check_superlink_database(Installation(superlink_database=tmp_path / "none"))
     assert "There is no database" in found.what
+
+
+def test_check_names_a_place_from_which_a_superlink_makes_no_tables(superlink, monkeypatch):
+    """The SuperLink itself starts, and answers each call with an internal error."""
+    refuse = kept_data.refuse_place_of_flower
+    monkeypatch.setattr(kept_data, "refuse_place_of_flower", lambda: refuse(Path("/srv/My Projects/flwr")))
+    found = [
+        finding
+        for finding in check_superlink_database(Installation(superlink_database=superlink.path))
+        if "My Projects" in finding.what
+    ]
+    assert [finding.level for finding in found] == [Level.PROBLEM]
 
 
 def test_check_names_what_a_restore_moved_aside(host, ledger):

@@ -53,12 +53,12 @@ def postgresql_server() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def new_database(server: str, template: str = "template1") -> Iterator[sa.URL]:
-    """A PostgreSQL database, gone at the end."""
+def new_database(server: str, template: str = "template1", *, terms: str = "") -> Iterator[sa.URL]:
+    """A PostgreSQL database, gone at the end; `terms` go to the statement that makes it."""
     name = f"ledger_{os.urandom(6).hex()}"
     admin = sa.create_engine(server, isolation_level="AUTOCOMMIT")
     with admin.connect() as connection:
-        connection.exec_driver_sql(f"CREATE DATABASE {name} TEMPLATE {template}")
+        connection.exec_driver_sql(f"CREATE DATABASE {name} TEMPLATE {template} {terms}")
     yield sa.make_url(server).set(database=name)
     with admin.connect() as connection:
         connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")

@@ -35,7 +35,8 @@ def private_server(*, is_durable: bool) -> Iterator[str]:
     def run(*command: str) -> None:
         subprocess.run(command, check=True, cwd=directory, stdout=subprocess.DEVNULL, timeout=120, **owner)
 
-    run(str(programs[-1]), "-D", data, "-A", "trust", "-U", "ledger", *(() if is_durable else ("--no-sync",)))
+    terms = ("-A", "trust", "-U", "ledger", "--encoding=UTF8")
+    run(str(programs[-1]), "-D", data, *terms, *(() if is_durable else ("--no-sync",)))
     options = f"-c listen_addresses='' -k {directory}"
     run(pg_ctl, "-D", data, "-w", "-l", str(directory / "log"), "-o", options, "start")
     try:

@@ -246,12 +246,34 @@ def _create_engine(url: sa.URL) -> sa.Engine:
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)
         return engine
+    terms = {"connect_timeout": BUSY_TIMEOUT_S, "client_encoding": "utf8"}
     try:
-        return sa.create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": BUSY_TIMEOUT_S})
+        engine = sa.create_engine(
+            url, pool_pre_ping=True, connect_args=terms, isolation_level="READ COMMITTED"
+        )
     except ImportError as exc:
         raise ConfigurationError(
             ["ledger: PostgreSQL needs a driver; pip install 'flower-unlearning[postgresql]'."]
         ) from exc
+    sa.event.listen(engine, "connect", _prepare_postgresql)
+    return engine
+
+
+def _prepare_postgresql(connection: Any, _record: object) -> None:
+    """Refuse a database that cannot hold every text; make commits durable and dates readable, whatever is set."""
+    found = connection.info.parameter_status("server_encoding")
+    if found != "UTF8":
+        raise ConfigurationError(
+            [
+                f"ledger: the database {connection.info.dbname!r} has the encoding {found}, in which not every name "
+                "and reason can be written. Create it with: createdb --encoding=UTF8 --template=template0 NAME"
+            ]
+        )
+    connection.execute("SET datestyle = 'ISO'")
+    connection.execute(
+        "SELECT set_config(name, 'on', false) FROM pg_settings WHERE name = 'synchronous_commit' AND setting = 'off'"
+    )
+    connection.commit()
 
 
 def _make_private_file(path: Path) -> None:

@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from server.ledger import Ledger, LedgerUnavailable
 from server.ledger.database import Database
-from tests.ledgers import PREPARE_SQLITE
+from tests.ledgers import PREPARE_SQLITE, new_database
 from unlearning.errors import ConfigurationError
 
 FORMS = r"sqlite:////.*postgresql\+psycopg://"
@@ -33,6 +34,41 @@ def test_a_password_is_not_shown() -> None:
     database = Database("postgresql://ada:secret@db.invalid/ledger")
     assert "secret" not in database.name
     assert "db.invalid" in database.name
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_that_cannot_write_every_name_is_refused(postgresql_server: str, encoding: str) -> None:
+    """What a cluster gets that was made under the locale C: the driver then gives bytes for texts."""
+    terms = f"ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'"
+    with (
+        new_database(postgresql_server, "template0", terms=terms) as url,
+        pytest.raises(ConfigurationError, match=f"{encoding}.*createdb"),
+    ):
+        Ledger.open(url.render_as_string(hide_password=False))
+
+
+def test_a_servers_defaults_do_not_reach_the_ledger(
+    postgresql_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot of before the write lock would be stale behind it; the driver reads dates of one style alone."""
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    admin = sa.create_engine(postgresql_server, isolation_level="AUTOCOMMIT")
+    with new_database(postgresql_server) as url:
+        with admin.connect() as connection:
+            for setting in (
+                "default_transaction_isolation = 'serializable'",
+                "datestyle = 'German'",
+                "synchronous_commit = off",
+            ):
+                connection.exec_driver_sql(f"ALTER DATABASE {url.database} SET {setting}")
+        admin.dispose()
+        database = Database(url.render_as_string(hide_password=False))
+        names = ("transaction_isolation", "datestyle", "synchronous_commit", "client_encoding")
+        for opened in (database.writing, database.reading, database.writing):
+            with opened() as connection:
+                found = [connection.exec_driver_sql(f"SHOW {name}").scalar_one() for name in names]
+            assert found == ["read committed", "ISO, DMY", "on", "UTF8"]
+        database.close()
 
 
 def test_a_file_that_is_no_database_is_explained(tmp_path: Path) -> None:

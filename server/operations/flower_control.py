@@ -43,6 +43,8 @@ FLOWER_ENVIRONMENT: Mapping[str, str] = {
 }
 """What each Flower process that this project starts runs with."""
 
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
 FEDERATION = "federation"
 """The name of the SuperLink in Flower's configuration file."""
 
@@ -137,12 +139,15 @@ def flower_environment(home: Path | None = None) -> dict[str, str]:
     """Return this process's environment with Flower's settings; `home` becomes Flower's own directory.
 
     The ledger's address is not in it. Flower starts its helpers (`flower-superexec`, `flwr-serverapp`) by name, so the
-    directory of this Python's programs leads the PATH.
+    directory of this Python's programs leads the PATH. Its processes on one host call each other, past any proxy.
     """
     environment = {**os.environ, **FLOWER_ENVIRONMENT}
     for secret in (VARIABLE, FILE_VARIABLE):  # for the programs that open the ledger, not for all
         environment.pop(secret, None)
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
+    direct = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    if direct.strip() != "*":
+        environment["no_proxy"] = ",".join(filter(None, (direct, *LOOPBACK)))
     if home is not None:
         environment["FLWR_HOME"] = str(home)
     return environment

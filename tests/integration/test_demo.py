@@ -28,6 +28,7 @@ from tests.programs import run_program
 from unlearning.errors import ConfigurationError, UnknownMethod
 from unlearning.tasks import load_site
 
+DEAD_PROXY = "http://127.0.0.1:9"  # many networks have one, and its variables in every shell
 TERMINATED = 128 + signal.SIGTERM
 HANGS_S = 600  # several times what a demo takes, on a machine that is busy otherwise
 
@@ -67,7 +68,7 @@ def demo(directory: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "COLUMNS": "100"},
+        env={**os.environ, "COLUMNS": "100", "http_proxy": DEAD_PROXY, "https_proxy": DEAD_PROXY},
     )
     try:
         yield process

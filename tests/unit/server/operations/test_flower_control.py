@@ -14,6 +14,7 @@ from server.operations.flower_control import (
     DeploymentError,
     FlowerControl,
     config_argument,
+    flower_environment,
     refuse_place_of_flower,
 )
 from tests.cases import slow_but
@@ -68,6 +69,24 @@ def test_a_place_is_refused_where_a_superlink_makes_no_tables(tmp_path, name):
     else:
         with raises(DeploymentError, "place-of-flower"):
             refuse_place_of_flower(place / "flwr")
+
+
+@pytest.mark.parametrize(
+    ("set_here", "expected"),
+    [
+        ({}, "localhost,127.0.0.1,::1"),
+        ({"no_proxy": "example.org"}, "example.org,localhost,127.0.0.1,::1"),
+        ({"NO_PROXY": "example.org"}, "example.org,localhost,127.0.0.1,::1"),
+        ({"no_proxy": "*"}, "*"),
+    ],
+)
+def test_flowers_programs_call_this_host_past_a_proxy(monkeypatch, set_here, expected):
+    """A proxy cannot reach this host's loopback; what else goes past it stays."""
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in set_here.items():
+        monkeypatch.setenv(name, value)
+    assert flower_environment()["no_proxy"] == expected
 
 
 def test_an_answer_is_found_behind_remarks(tmp_path):

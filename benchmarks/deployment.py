@@ -2,10 +2,11 @@
 
 import ssl
 import time
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
+
+import httpx
 
 from benchmarks.local_layout import LocalControl, new_layout
 from benchmarks.process_group import ProcessGroup
@@ -218,15 +219,13 @@ class LocalDeployment:
     def superlink_answers(self) -> bool:
         """Return whether the SuperLink answers over HTTP and takes the connections of SuperNodes, if there are any."""
         scheme = "https" if self.layout.secure else "http"
-        context = ssl.create_default_context(cafile=self.layout.authority) if self.layout.secure else None
-        try:
-            with urllib.request.urlopen(
-                f"{scheme}://{self.layout.control_address}/health", timeout=2, context=context
-            ) as answer:
-                is_up = bool(answer.status == 200)
-                return is_up and (not self.layout.num_clients or _is_listening(self.layout.fleet_address))
-        except OSError:  # urllib's errors among them
+        trusted = ssl.create_default_context(cafile=self.layout.authority) if self.layout.secure else True
+        address = f"{scheme}://{self.layout.control_address}/health"
+        try:  # past a proxy that the environment names
+            is_up = httpx.get(address, timeout=2, verify=trusted, trust_env=False).status_code == 200
+        except httpx.HTTPError:
             return False
+        return is_up and (not self.layout.num_clients or _is_listening(self.layout.fleet_address))
 
     def deletion_service_answers(self) -> bool:
         """Return whether the deletion service takes connections."""

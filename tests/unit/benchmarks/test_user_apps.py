@@ -16,6 +16,9 @@ def test_what_cannot_work_is_refused_with_a_sentence(name: str) -> None:
     assert found["as expected"], found["refused"]
 
 
+# What peft asks Transformers 5.24, and PyTorch 2.15's compiler a tensor.
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(KINDS.keys() - set(REFUSED)))

@@ -21,7 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from unlearning.errors import FlowerUnlearningError
 from unlearning.protocol import own_version
-from unlearning.runtime.command_output import outlive_readers
+from unlearning.runtime.command_output import carries_unicode, outlive_readers
 from unlearning.runtime.durable_files import keep_private
 from unlearning.runtime.gc_tuning import end_without_collecting
 from unlearning.runtime.json_codec import to_plain
@@ -86,7 +86,7 @@ def say(text: str) -> None:
 
 def show_json(data: Any, *, indent: int | None = 2) -> None:
     """Print a dataclass or plain values as JSON."""
-    typer.echo(json.dumps(to_plain(data), indent=indent, ensure_ascii=False))
+    typer.echo(json.dumps(to_plain(data), indent=indent, ensure_ascii=not carries_unicode()))
 
 
 def show_lines(*lines: Sequence[object], data: Any) -> None:

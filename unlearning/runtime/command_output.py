@@ -1,4 +1,7 @@
-"""The output of a command whose reader goes away, as `head` does: the command still does all that it was called for."""
+"""The output of a command whose reader goes away, as `head` does, or whose terminal has no UTF-8.
+
+The command still does all that it was called for.
+"""
 
 import io
 import os
@@ -24,11 +27,16 @@ class _Pipe(io.FileIO):
 
 
 def outlive_readers() -> None:
-    """Let neither a missing reader of the output nor one of the messages end this process; for a program's start."""
+    """Let no missing reader, of output or messages, and no character end this process; for a program's start."""
     if sys.stdout is sys.__stdout__ and sys.stdout is not None:  # not what a caller of this process put there
         sys.stdout = _over_pipe(sys.stdout)
     if sys.stderr is sys.__stderr__ and sys.stderr is not None:
         sys.stderr = _over_pipe(sys.stderr)
+
+
+def carries_unicode() -> bool:
+    """Return whether the output's encoding has every character."""
+    return (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
 
 
 def is_read() -> bool:
@@ -42,6 +50,6 @@ def _over_pipe(stream: TextIO) -> TextIO:
     return io.TextIOWrapper(
         io.BufferedWriter(_Pipe(stream.fileno(), "wb", closefd=False)),
         encoding=stream.encoding,
-        errors=stream.errors,
+        errors="backslashreplace",  # where a name or a sign is not of the encoding, as Python does on stderr
         line_buffering=bool(stream.line_buffering),
     )

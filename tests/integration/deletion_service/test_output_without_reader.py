@@ -1,5 +1,9 @@
-"""The reader of a command's output goes away, as in `… | head -1`: the command does all that it was called for."""
+"""A command does all that it was called for, whatever becomes of its output.
 
+Its reader goes away, as in `… | head -1`, or the terminal's encoding lacks a character.
+"""
+
+import json
 import os
 import subprocess
 import sys
@@ -56,3 +60,27 @@ def test_who_follows_a_request_ends_with_the_reader(
 def test_every_program_ends_in_silence(name: str) -> None:
     """With the status that it has with a reader."""
     assert run(name, "--help") == (0, "")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
+def test_what_the_terminal_cannot_show_is_escaped(
+    service: RunningServer, loop: LiveLoop, encoding: str
+) -> None:
+    """A request that was filed is no failure; JSON stays JSON, with every character."""
+
+    def said(*arguments: str) -> str:
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("flower-unlearn")), "--server", service.address, *arguments],
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+            capture_output=True,
+            timeout=WAIT_S * 3,
+            check=True,
+        )
+        return done.stdout.decode(encoding)
+
+    reference = "Żmija … ε 😀"
+    said("request", "--client", "3", "--reference", reference)
+    shown = said("status", "r-000001")
+    assert (reference in shown) == (encoding == "utf-8")
+    assert "\\u017bmija" in shown or encoding == "utf-8"
+    assert json.loads(said("status", "r-000001", "--json"))["reference"] == reference

@@ -219,7 +219,7 @@ class LocalDeployment:
     def superlink_answers(self) -> bool:
         """Return whether the SuperLink answers over HTTP and takes the connections of SuperNodes, if there are any."""
         scheme = "https" if self.layout.secure else "http"
-        trusted = ssl.create_default_context(cafile=self.layout.authority) if self.layout.secure else True
+        trusted = ssl.create_default_context(cafile=self.layout.authority) if self.layout.secure else False
         address = f"{scheme}://{self.layout.control_address}/health"
         try:  # past a proxy that the environment names
             is_up = httpx.get(address, timeout=2, verify=trusted, trust_env=False).status_code == 200

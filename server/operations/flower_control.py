@@ -44,6 +44,7 @@ FLOWER_ENVIRONMENT: Mapping[str, str] = {
 """What each Flower process that this project starts runs with."""
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""This host's own addresses, which no proxy can reach."""
 
 FEDERATION = "federation"
 """The name of the SuperLink in Flower's configuration file."""
@@ -52,9 +53,8 @@ FLEET_SPEAKS_HTTP = Version(installed_version("flwr")) >= Version("1.40.dev0")
 """Whether SuperNodes reach the SuperLink over HTTP at its one address; before, by gRPC at an address of the fleet's."""
 
 _COMMAND_TIMEOUT_S = 90.0
-_UNUSABLE = re.compile(
-    "[ ,%]"
-)  # Flower hands Alembic the directories of its migrations as one text, unescaped
+# Flower hands Alembic the directories of its migrations as one text, unescaped.
+_UNUSABLE = re.compile("[ ,%]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

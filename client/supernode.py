@@ -13,6 +13,7 @@ from logging import getLogger
 
 import psutil
 
+from strategies.installation import past_proxies
 from unlearning.runtime.growing_pause import GrowingPause
 
 _log = getLogger(__name__)
@@ -46,7 +47,7 @@ def run_node(arguments: Sequence[str]) -> int:
 def _run(command: Sequence[str], *, look_s: float = _LOOK_S) -> int:
     """Run a SuperNode until it ends, or its SuperExec has."""
     ended: set[int] = set()
-    with subprocess.Popen(command) as node:
+    with subprocess.Popen(command, env=past_proxies(os.environ)) as node:
         try:
             while True:
                 with suppress(subprocess.TimeoutExpired):

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from grp import getgrnam
 from pathlib import Path
@@ -128,6 +128,16 @@ def program(name: str) -> str:
             code="no-program",
         )
     return found
+
+
+def past_proxies(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment in which no proxy is asked for this host's own addresses, which it could not reach.
+
+    Flower's programs on one host call each other over HTTP.
+    """
+    direct = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    names = [direct] if direct.strip() == "*" else [direct, "localhost", "127.0.0.1", "::1"]
+    return {**environment, "no_proxy": ",".join(filter(None, names))}
 
 
 def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 from packaging.version import Version
 
 from server.state_directory.ledger_address import FILE_VARIABLE, VARIABLE
-from strategies.installation import program
+from strategies.installation import past_proxies, program
 from strategies.settings.groups import secrets_in
 from unlearning.errors import ConfigurationError, DeploymentError
 from unlearning.runtime.durable_files import give_all_to_owner
@@ -42,9 +42,6 @@ FLOWER_ENVIRONMENT: Mapping[str, str] = {
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
 }
 """What each Flower process that this project starts runs with."""
-
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
-"""This host's own addresses, which no proxy can reach."""
 
 FEDERATION = "federation"
 """The name of the SuperLink in Flower's configuration file."""
@@ -139,15 +136,12 @@ def flower_environment(home: Path | None = None) -> dict[str, str]:
     """Return this process's environment with Flower's settings; `home` becomes Flower's own directory.
 
     The ledger's address is not in it. Flower starts its helpers (`flower-superexec`, `flwr-serverapp`) by name, so the
-    directory of this Python's programs leads the PATH. Its processes on one host call each other, past any proxy.
+    directory of this Python's programs leads the PATH.
     """
-    environment = {**os.environ, **FLOWER_ENVIRONMENT}
+    environment = {**past_proxies(os.environ), **FLOWER_ENVIRONMENT}
     for secret in (VARIABLE, FILE_VARIABLE):  # for the programs that open the ledger, not for all
         environment.pop(secret, None)
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
-    direct = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
-    if direct.strip() != "*":
-        environment["no_proxy"] = ",".join(filter(None, (direct, *LOOPBACK)))
     if home is not None:
         environment["FLWR_HOME"] = str(home)
     return environment

@@ -82,6 +82,14 @@ def test_a_supernode_whose_superexec_lives_is_left_alone(caplog):
     assert caplog.messages == []
 
 
+def test_a_supernodes_programs_call_this_host_past_a_proxy(monkeypatch):
+    """Its ClientApps ask it for their message over HTTP."""
+    monkeypatch.setenv("http_proxy", "http://proxy.invalid:3128")
+    monkeypatch.setenv("no_proxy", "example.org")
+    seen = "import os; raise SystemExit(os.environ['no_proxy'] != 'example.org,localhost,127.0.0.1,::1')"
+    assert _run([sys.executable, "-S", "-c", seen], look_s=0.1) == 0
+
+
 def test_a_process_that_is_collected_before_the_next_look_does_not_count(monkeypatch, caplog):
     """The one that is found then is another."""
     pids = count()

@@ -19,7 +19,7 @@
 # An existing certificate is never overwritten: remove it first.
 set -eu
 umask 077
-. "$(dirname "$0")/ownership.sh"
+. "$(dirname "$0")/common.sh"
 
 usage() { sed -n '4,8s/^# *//p' "$0" >&2; exit 2; }
 [ $# -ge 3 ] || usage

@@ -4,7 +4,7 @@
 #   make_supernode_key.sh FILE
 set -eu
 umask 077
-. "$(dirname "$0")/ownership.sh"
+. "$(dirname "$0")/common.sh"
 [ $# -eq 1 ] || { sed -n '4s/^# *//p' "$0" >&2; exit 2; }
 case $1 in -*) echo "A file's name does not begin with '-'." >&2; exit 2 ;; esac
 if [ -e "$1" ] || [ -L "$1" ] || [ -L "$1.pub" ]; then

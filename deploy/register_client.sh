@@ -16,7 +16,7 @@ if [ -L "$1" ] || [ ! -f "$1" ]; then
 fi
 answer=$(flwr supernode register "$1" "${3:-federation}" --name "$2" --format json)
 echo "$answer"
-. "$(dirname "$0")/ownership.sh"
+. "$(dirname "$0")/common.sh"
 for written in "${FLWR_HOME:-/nonexistent}"/*; do
     [ ! -O "$written" ] || own "$written"
 done

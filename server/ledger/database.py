@@ -246,10 +246,12 @@ def _create_engine(url: sa.URL) -> sa.Engine:
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)
         return engine
-    terms = {"connect_timeout": BUSY_TIMEOUT_S, "client_encoding": "utf8"}
     try:
         engine = sa.create_engine(
-            url, pool_pre_ping=True, connect_args=terms, isolation_level="READ COMMITTED"
+            url,
+            pool_pre_ping=True,
+            isolation_level="READ COMMITTED",  # others' snapshots would be of before the write lock was taken
+            connect_args={"connect_timeout": BUSY_TIMEOUT_S, "client_encoding": "utf8"},
         )
     except ImportError as exc:
         raise ConfigurationError(
@@ -271,7 +273,7 @@ def _prepare_postgresql(connection: Any, _record: object) -> None:
         )
     connection.execute("SET datestyle = 'ISO'")
     connection.execute(
-        "SELECT set_config(name, 'on', false) FROM pg_settings WHERE name = 'synchronous_commit' AND setting = 'off'"
+        "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
     )
     connection.commit()
 

@@ -5,7 +5,6 @@ The commands, not Flower's internal classes: they are what Flower keeps stable b
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tomllib
@@ -13,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.metadata import distribution
 from importlib.metadata import version as installed_version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ FLEET_SPEAKS_HTTP = Version(installed_version("flwr")) >= Version("1.40.dev0")
 
 _COMMAND_TIMEOUT_S = 90.0
 # Flower hands Alembic the directories of its migrations as one text, unescaped.
-_UNUSABLE = re.compile("[ ,%]")
+_UNUSABLE = frozenset(" ,%")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +112,8 @@ def refuse_place_of_flower(package: Path | None = None) -> None:
     Raises:
         DeploymentError: its path has a character with which the SuperLink makes no tables.
     """
-    if package is None:
-        found = find_spec("flwr")  # which does not import it
-        package = Path(found.origin if found and found.origin else sys.prefix).resolve().parent
-    if _UNUSABLE.search(str(package)):
+    package = package or Path(str(distribution("flwr").locate_file("flwr"))).resolve()
+    if not _UNUSABLE.isdisjoint(str(package)):
         raise DeploymentError(
             f"Flower is installed in {str(package)!r}, and a SuperLink makes no tables where that path has a space, a "
             "comma or a percent sign. Make the virtual environment in another directory.",

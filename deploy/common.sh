@@ -1,6 +1,7 @@
-# Sourced by the scripts beside it: what root makes belongs to the owner of the directory that it is in, as the
-# services read it. Root of a container may not be able to give; `flower-unlearn check` names what it leaves.
+# Sourced by the scripts beside it.
 
+# What root makes belongs to the owner of the directory that it is in, as the services read it. Root of a container may
+# not be able to give; `flower-unlearn check` names what it leaves.
 # $1 a file or directory that was just made
 own() {
     [ "$(id -u)" != 0 ] || chown -h "$(ls -ldn "$(dirname "$1")" | awk '{print $3 ":" $4}')" "$1" 2>/dev/null || true

@@ -10,7 +10,7 @@ PARALLEL ?= -n 2 --dist loadfile
 PARALLEL_SLOW ?= -n 4 --dist loadfile
 # Files with slow tests, the longest first, for the last one runs alone. Four at a time begin with one that computes and
 # three that wait much of their time. A folder beside them would undo the order.
-LONGEST := $(patsubst %,tests/%.py,$(addprefix integration/test_,own_app kills sessions demo) \
+LONGEST := $(patsubst %,tests/%.py,$(addprefix integration/test_,own_app kills demo) \
 	acceptance/test_random_faults $(addprefix integration/test_,session_processes local_deployment same_weights) \
 	acceptance/test_crash_recovery $(addprefix integration/test_,officers_day residue) integration/console/test_browser)
 with_mark = $(sort $(shell grep -lr --include='test_*.py' 'mark\.$1' tests))

@@ -1,4 +1,7 @@
-"""The HTTP API by a client that a program makes of /openapi.json, beside a live federation of real processes."""
+"""The HTTP API by a client that a program makes of /openapi.json, beside a live federation of real processes.
+
+In the gate tests/integration/deletion_service/test_http.py reads the document and calls the API.
+"""
 
 import importlib
 import importlib.util
@@ -20,6 +23,7 @@ from tests.integration.test_http_api import http_service
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.timeout(600),
     pytest.mark.skipif(
         importlib.util.find_spec("openapi_python_client") is None, reason="the generator is not installed"

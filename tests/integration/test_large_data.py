@@ -1,10 +1,13 @@
-"""A site larger than what a process may hold: trained on, forgotten in part and measured in bounded batches."""
+"""A site larger than what a process may hold: trained on, forgotten in part and measured in bounded batches.
+
+In the gate tests/unit/unlearning/tasks/test_sources.py reads the same examples from files.
+"""
 
 import pytest
 
 from benchmarks.speed.large_data import Peak, measure_memory
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def test_a_site_is_never_in_memory_whole(tmp_path):

@@ -1,4 +1,7 @@
-"""Ten peers as real processes with TLS, on two graphs; one is killed while a deletion is flooded."""
+"""Ten peers as real processes with TLS, on two graphs; one is killed while a deletion is flooded.
+
+In the gate test_hostile_peers.py starts ten, and tests/unit/client/peer/test_flooding.py restarts one.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,13 +21,13 @@ from tests.integration.peer_processes import (
     some_samples,
 )
 
-pytestmark = pytest.mark.slow  # starts ten processes
+pytestmark = [pytest.mark.slow, pytest.mark.long]  # starts ten processes
 
 KILLED = "6"
 RANDOM: dict[str, Any] = {"probability": 0.4, "seed": 1}
 
 
-@pytest.fixture(params=["ring", pytest.param("erdos-renyi", marks=pytest.mark.long)])
+@pytest.fixture(params=["ring", "erdos-renyi"])
 def graph(request: pytest.FixtureRequest) -> dict[str, object]:
     """Each peer with two neighbours, or with some at random."""
     return {"kind": request.param, **({} if request.param == "ring" else RANDOM)}

@@ -1,4 +1,7 @@
-"""Training with privacy for single samples on real processes: what a site counts outlives its own death."""
+"""Training with privacy for single samples on real processes: what a site counts outlives its own death.
+
+In the gate tests/acceptance/test_sample_privacy.py has a site that remembers.
+"""
 
 import pytest
 
@@ -8,7 +11,7 @@ from tests.integration.live_federation import WAIT_S, LiveFederation, running
 from unlearning.outcomes import PRIVACY_ACCOUNT
 from unlearning.requests import Status
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Second-order methods with real processes: live deletions, clients killed mid-solve.
 
-Over mutual TLS, and the same bits as in one process: test_same_weights.py.
+Over mutual TLS, and the same bits as in one process: test_same_weights.py. In the gate test_session_deletions.py and
+test_second_order.py lose clients in a solve, and test_session_processes.py kills the process of a session.
 """
 
 import json
@@ -22,7 +23,7 @@ from tests.integration.live_federation import (
 )
 from unlearning.requests import DeletionRequest, Status
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 SESSION = "train.session"
 LONG_SOLVE = {"iterations": 25, "tolerance": 0.0, "trust_radius": 1e6, "damping": 1.0, "precondition": False}
@@ -95,11 +96,10 @@ def test_a_client_killed_mid_solve_is_named_and_the_others_finish(live: LiveFede
     assert len(live.completions(request)) == 1
 
 
-@pytest.mark.long
 def test_hf_kcu_is_asked_again_when_its_requester_is_killed_at_it(live: LiveFederation) -> None:
     """From the command line; the report is that of the attempt that ended, and no other client was asked.
 
-    Beside the kills of SuperNodes in test_supernode_kills.py; in the gate a SuperNode is killed in a session, above.
+    Beside the kills of SuperNodes in test_supernode_kills.py.
     """
     asked = {number: live.num_messages(number, UNLEARN) for number in range(2)}
     request = requested(live, first_sample=10, method="hf-kcu", iterations=25, lanczos_steps=0)

@@ -1,4 +1,7 @@
-"""A federation of real processes whose training rounds travel in 16 bits: it learns, it forgets, its report says so."""
+"""A federation of real processes whose training rounds travel in 16 bits: it learns, it forgets, its report says so.
+
+In the gate tests/unit/strategies/test_wire_dtype.py has both ends in one process.
+"""
 
 import json
 from pathlib import Path
@@ -12,7 +15,7 @@ from tests.raising import raises
 from unlearning.errors import UnsupportedRequest
 from unlearning.requests import Status
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("wire_dtype", ["bfloat16"])

@@ -9,13 +9,13 @@ BIN    := $(VENV)/bin
 PARALLEL ?= -n 2 --dist loadfile
 PARALLEL_SLOW ?= -n 4 --dist loadfile
 # Files with slow tests, the longest first, for the last one runs alone. Four at a time begin with one that computes and
-# three that wait much of their time. A folder beside them would undo the order.
+# three that wait much of their time. A folder beside them would undo the order. tests/unit/test_slow_tests.py misses none.
 LONGEST := $(patsubst %,tests/%.py,$(addprefix integration/test_,own_app kills demo) \
 	acceptance/test_random_faults $(addprefix integration/test_,session_processes local_deployment same_weights) \
-	acceptance/test_crash_recovery $(addprefix integration/test_,officers_day residue) integration/console/test_browser)
-with_mark = $(sort $(shell grep -lr --include='test_*.py' 'mark\.$1' tests))
+	acceptance/test_crash_recovery integration/test_residue integration/console/test_browser)
+naming = $(sort $(shell grep -lrE --include='test_*.py' '$1' tests))
 SLOWEST_FIRST = --no-loadscope-reorder $(LONGEST) \
-	$(filter-out $(LONGEST),$(call with_mark,slow))
+	$(filter-out $(LONGEST),$(call naming,mark\.slow|slow_but|tests\.ledgers))
 # Unit tests that compute for seconds, which `make test-fast` leaves out.
 LONG_UNITS := benchmarks $(addprefix unlearning/,curvature decentralised tasks verification) \
 	$(addprefix strategies/test_,by_name.py sessions.py) client/test_planted_noise.py
@@ -59,7 +59,7 @@ test-long: setup            ## those of them that take longest and are not in th
 
 # Skipped where there is no root. An answer that a cut makes Flower 1.39 lose is asked for again (docs/reference-failures.md).
 test-hosts: setup           ## server and clients on hosts of their own (needs root); links are cut
-	$(BIN)/pytest -m 'hosts and not long' $(call with_mark,hosts)
+	$(BIN)/pytest -m 'hosts and not long' $(call naming,mark\.hosts)
 
 # An environment of its own, 6 GB with PyTorch: some minutes the first time. The extra `dev` brings 1.39, which the newest
 # then replaces; where that is newer than pyproject.toml allows, pip says so in an "ERROR" that is none. First a test that

@@ -24,6 +24,8 @@ settings.register_profile(
 )  # a busy machine is no failure
 settings.load_profile("same cases")
 
+WITH_SLOW_TESTS = pytest.StashKey[set[Path]]()
+
 
 def pytest_configure() -> None:
     """Compute with one thread, as `make test` does, also in processes that tests start: more wait for each other.
@@ -33,6 +35,13 @@ def pytest_configure() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Note which files have slow tests, whether these are run or not."""
+    marked = {item.path for item in items if item.get_closest_marker("slow")}
+    config.stash[WITH_SLOW_TESTS] = {path for path in marked if path.is_relative_to(config.rootpath)}
 
 
 def pytest_collection_finish() -> None:

@@ -63,7 +63,7 @@ def check_went_on_undisturbed(live: LiveFederation) -> None:
 def test_requests_survive_a_kill_of_the_deletion_service(live: LiveFederation) -> None:
     """Killed right after its answer: both requests are served, and asking again files nothing.
 
-    In the gate test_officers_day.py and test_deletion_service_access.py kill it among requests.
+    In the gate test_deletion_service_access.py kills it among requests.
     """
     live.wait_for_message(0, TRAIN)
     first = live.file(live.samples(0, 0))

@@ -1,7 +1,8 @@
 """A data-protection officer's day: thirty patients of three hospitals, on real processes with certificates for all.
 
 One hospital is offline, two requests are held, one is refused, one deadline is extended, the deletion service is killed
-while requests come in; what is accepted is carried out together, and the register has all of it in the end.
+while requests come in; what is accepted is carried out together, and the register has all of it in the end. In the gate
+an officer's day is in a browser (console/test_browser.py), and acceptance/test_approval.py decides in one process.
 """
 
 import json
@@ -34,7 +35,7 @@ from unlearning.gdpr import Ground, Particulars, one_month_after, today
 from unlearning.requests import DeletionRequest, Granularity, Outcome, Status, Target
 from unlearning.tasks import load_site
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
 HOSPITALS = 3
 OFFLINE = 2

@@ -32,6 +32,9 @@ $(VENV)/.installed: pyproject.toml
 	@mkdir -p $(VENV); case "$$(cd $(VENV) && pwd -P)" in *[\ ,%]*) echo "Flower's SuperLink makes no tables where the" \
 		"environment's path has a space, a comma or a percent sign: clone into another directory, or name an" \
 		"environment in one (make VENV=...)." >&2; exit 1;; esac
+	@$(PYTHON) -c 'import sqlite3, sys; sys.exit(sqlite3.sqlite_version_info < (3, 35))' 2> /dev/null || { \
+		echo "$(PYTHON) has no SQLite 3.35 or newer, which Flower's SuperLink needs: name a Python that brings its own, as" \
+		"uv and conda install them (make PYTHON=...)." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev,postgresql]'

@@ -27,7 +27,7 @@ from server.operations.flower_control import (
     Run,
     config_argument,
     flower_config,
-    refuse_place_of_flower,
+    refuse_unusable_flower,
     run_from_json,
 )
 from server.state_directory.ledger_address import ledger_url
@@ -148,9 +148,9 @@ class Layout:
         """Return the command that starts `flower-superlink`.
 
         Raises:
-            DeploymentError: Flower is installed where a SuperLink cannot work.
+            DeploymentError: no SuperLink works in this environment.
         """
-        refuse_place_of_flower()
+        refuse_unusable_flower()
         host, _, port = self.control_address.partition(":")
         command = [program("flower-superlink"), "--host", host, "--port", port, "--isolation", "process"]
         if not FLEET_SPEAKS_HTTP:

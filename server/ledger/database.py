@@ -22,6 +22,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemy
 
 from server.ledger.records import Event, LedgerUnavailable, RoundRecord
 from server.ledger.schema_rules import create_schema
+from server.state_directory.ledger_address import old_sqlite
 from unlearning.errors import ConfigurationError, IllegalMove, VersionMismatch
 from unlearning.runtime.durable_files import close_to_others, make_private, open_private, sqlite_files
 
@@ -242,6 +243,8 @@ _EXAMPLES = "Use sqlite:////path/to/ledger.db or postgresql+psycopg://user@host/
 def _create_engine(url: sa.URL) -> sa.Engine:
     if url.get_backend_name() == "sqlite":
         assert url.database is not None
+        if too_old := old_sqlite():
+            raise ConfigurationError([f"ledger: {too_old}"])
         engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)

@@ -19,7 +19,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from server.state_directory.ledger_address import FILE_VARIABLE, VARIABLE
+from server.state_directory.ledger_address import FILE_VARIABLE, VARIABLE, old_sqlite
 from strategies.installation import past_proxies, program
 from strategies.settings.groups import secrets_in
 from unlearning.errors import ConfigurationError, DeploymentError
@@ -103,15 +103,17 @@ def config_argument(values: Mapping[str, ConfigValue]) -> str:
     return " ".join(words)
 
 
-def refuse_place_of_flower(package: Path | None = None) -> None:
-    """Refuse an environment from which a SuperLink starts and then answers each call with an internal error.
+def refuse_unusable_flower(package: Path | None = None) -> None:
+    """Refuse an environment with which no SuperLink works, whether it ends or answers with internal errors.
 
     Args:
         package: Flower's package; None for the installed one.
 
     Raises:
-        DeploymentError: its path has a character with which the SuperLink makes no tables.
+        DeploymentError: its path has a character with which the SuperLink makes no tables, or SQLite is too old for it.
     """
+    if too_old := old_sqlite():
+        raise DeploymentError(too_old, code="old-sqlite")
     package = package or Path(str(distribution("flwr").locate_file("flwr"))).resolve()
     if not _UNUSABLE.isdisjoint(str(package)):
         raise DeploymentError(

@@ -5,6 +5,7 @@ else: FLOWER_UNLEARNING_LEDGER holds the URL, FLOWER_UNLEARNING_LEDGER_FILE name
 """
 
 import os
+import sqlite3
 from pathlib import Path
 
 from unlearning.errors import ConfigurationError
@@ -12,6 +13,22 @@ from unlearning.runtime.durable_files import OTHERS
 
 VARIABLE, FILE_VARIABLE = "FLOWER_UNLEARNING_LEDGER", "FLOWER_UNLEARNING_LEDGER_FILE"
 LEDGER_FILE = "ledger.db"
+LEAST_SQLITE = (3, 35)
+"""Released in March 2021; RHEL 9 and Debian 11 have 3.34."""
+
+
+def old_sqlite(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> str:
+    """Return what to say where this Python's SQLite is too old for a ledger and for Flower's SuperLink, else "".
+
+    Both use RETURNING, and Flower's migrations DROP COLUMN.
+    """
+    if version >= LEAST_SQLITE:
+        return ""
+    found, least = (".".join(map(str, numbers)) for numbers in (version, LEAST_SQLITE))
+    return (
+        f"This Python has SQLite {found}; a ledger in a file and Flower's SuperLink need {least}. Make the virtual "
+        "environment with a Python that brings its own, as uv and conda install them."
+    )
 
 
 def ledger_url(state_dir: Path) -> str:

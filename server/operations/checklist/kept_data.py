@@ -7,7 +7,7 @@ from server.federation.presence import REMEDY, sentence, unresponsive_clients
 from server.ledger import SITE_PROBLEMS, WAITING, Ledger, LedgerUnavailable
 from server.ledger.database import Database
 from server.operations.checklist.finding import Finding, Installation, ok, problem, warning
-from server.operations.flower_control import refuse_place_of_flower
+from server.operations.flower_control import refuse_unusable_flower
 from server.operations.superlink_residue import count_waiting_answers, last_erased_event, newest_completion
 from server.state_directory.ledger_address import ledger_url
 from unlearning.errors import DeploymentError, VersionMismatch
@@ -73,9 +73,11 @@ def _check_open_ledger(ledger: Ledger, kind: str, now: datetime) -> Iterator[Fin
 def check_superlink_database(installation: Installation) -> Iterator[Finding]:
     """Check that the SuperLink's database can be made, is its owner's only and holds no answers of runs that ended."""
     try:
-        refuse_place_of_flower()
+        refuse_unusable_flower()
     except DeploymentError as exc:
-        yield problem(str(exc), "Install again in a directory such as /opt/flower-unlearning.")
+        yield problem(
+            str(exc), "Install again, with the environment in a directory such as /opt/flower-unlearning."
+        )
     database = installation.superlink_database
     if not database.is_file():
         yield warning(

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from server.ledger import Ledger, LedgerUnavailable
 from server.ledger.database import Database
+from server.state_directory.ledger_address import old_sqlite
 from tests.ledgers import PREPARE_SQLITE, new_database
 from unlearning.errors import ConfigurationError
 
@@ -27,6 +28,17 @@ def test_a_ledger_in_memory_or_in_another_database_is_refused(url: str, message:
     """A ledger outlives its process; the message shows the two forms that are supported."""
     with pytest.raises(ConfigurationError, match=message):
         Ledger.open(url)
+
+
+def test_an_sqlite_that_knows_no_returning_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As RHEL 9 has it for its own Python; a ledger in PostgreSQL does without."""
+    assert not old_sqlite((3, 35, 0))
+    monkeypatch.setattr("server.ledger.database.old_sqlite", lambda: old_sqlite((3, 34, 1)))
+    with pytest.raises(ConfigurationError, match=r"SQLite 3\.34\.1.* need 3\.35"):
+        Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
+    Database("postgresql://db.invalid/ledger")
 
 
 def test_a_password_is_not_shown() -> None:

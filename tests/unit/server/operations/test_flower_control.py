@@ -10,12 +10,13 @@ import flwr
 import pytest
 from flwr.common.config import parse_config_args
 
+from server.operations import flower_control
 from server.operations.flower_control import (
     DeploymentError,
     FlowerControl,
     config_argument,
     flower_environment,
-    refuse_place_of_flower,
+    refuse_unusable_flower,
 )
 from tests.cases import slow_but
 from tests.fake_flower import control_of_app
@@ -65,10 +66,17 @@ def test_a_place_is_refused_where_a_superlink_makes_no_tables(tmp_path, name):
         check=False,
     )
     if "tables" in done.stdout:
-        refuse_place_of_flower(place / "flwr")
+        refuse_unusable_flower(place / "flwr")
     else:
         with raises(DeploymentError, "place-of-flower"):
-            refuse_place_of_flower(place / "flwr")
+            refuse_unusable_flower(place / "flwr")
+
+
+def test_an_sqlite_with_which_a_superlink_ends_is_refused(monkeypatch):
+    """Its log would have the syntax error of a migration."""
+    monkeypatch.setattr(flower_control, "old_sqlite", lambda: "too old")
+    with raises(DeploymentError, "old-sqlite"):
+        refuse_unusable_flower()
 
 
 @pytest.mark.parametrize(

@@ -194,8 +194,8 @@ def test_check_names_a_superlinks_database_that_others_can_read(superlink, tmp_p
 
 def test_check_names_a_place_from_which_a_superlink_makes_no_tables(superlink, monkeypatch):
     """The SuperLink itself starts, and answers each call with an internal error."""
-    refuse = kept_data.refuse_place_of_flower
-    monkeypatch.setattr(kept_data, "refuse_place_of_flower", lambda: refuse(Path("/srv/My Projects/flwr")))
+    refuse = kept_data.refuse_unusable_flower
+    monkeypatch.setattr(kept_data, "refuse_unusable_flower", lambda: refuse(Path("/srv/My Projects/flwr")))
     found = [
         finding
         for finding in check_superlink_database(Installation(superlink_database=superlink.path))

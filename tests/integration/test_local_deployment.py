@@ -145,11 +145,12 @@ def test_an_interruption_ends_everything(tmp_path: Path) -> None:
     assert [pid for pid in pids if lives(pid)] == []
 
 
+@pytest.mark.long
 def test_a_server_moves_to_another_host_with_its_files_and_a_renewed_certificate(
     trivial: Trivial, tmp_path: Path
 ) -> None:
     """As docs/how-to-move-the-server.md says: all is stopped and copied. The same keys are let in at the other address,
-    the run of before has ended, and a new one reaches every client.
+    the run of before has ended, and a new one reaches every client. In the gate acceptance/test_backup.py moves one.
     """
     old = trivial.deployment
     before = [run.run_id for run in old.control.runs()]

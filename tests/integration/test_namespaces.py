@@ -91,8 +91,12 @@ def test_a_link_cut_in_training_makes_the_round_late_and_loses_nothing(live: Fed
     assert not cut_round.metrics["failed"]
 
 
+@pytest.mark.long
 def test_a_link_cut_in_unlearning_changes_no_bit(live: FederationOfHosts) -> None:
-    """The deletion waits for its client, is completed at the first attempt, and all models are the same."""
+    """The deletion waits for its client, is completed at the first attempt, and all models are the same.
+
+    In the gate the link is cut in training, and test_sessions.py and test_lost_answers.py lose streams and answers.
+    """
     filed: list[DeletionRequest] = []
 
     def file_one_more() -> None:

@@ -121,9 +121,13 @@ class Desk:
             thread.join()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed here, which a page uses")
 def test_commands_of_the_pages_do_what_the_pages_say(tmp_path: Path) -> None:
-    """Of README and of the pages for officers and operators, in the order of a story."""
+    """Of README and of the pages for officers and operators, in the order of a story.
+
+    In the gate tests/unit/test_documented_commands.py reads each command with the options that there are.
+    """
     todo = by_test(LIVE)
     signing = tmp_path / "certificate-signing.key"
     subprocess.run([program("flower-unlearn"), "certificate-key", str(tmp_path)], check=True)

@@ -79,6 +79,15 @@ def same_logs_in_every_order() -> Iterator[None]:
         logger.propagate, logger.handlers = propagate, handlers
 
 
+@pytest.fixture(autouse=True)
+def same_umask_in_every_order() -> Iterator[None]:
+    """Apps and commands set the one of their process; the directories of a later test may be for another user."""
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)
+
+
 @pytest.fixture
 def federation(tmp_path: Path) -> Iterator[Callable[..., InProcessFederation]]:
     """Makes federations in this process."""

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from client.memory import LAST_ANSWER, PARTIAL_ANSWER, erase_last_answer, state_dir_of
 from strategies.held_arrays import HeldArray, numbers_of
 from strategies.messages import TRAIN, UNLEARN, arrays_record, records_of, round_of
-from unlearning.parameters import content_hash
+from unlearning.parameters import fingerprint
 from unlearning.runtime.archive import bytes_of
 from unlearning.runtime.durable_files import make_private, open_private
 from unlearning.runtime.spool import take_room
@@ -52,8 +52,8 @@ def key_of(message: Message, context: Context) -> str:
         digest.update(f"{name}\0{sorted(record.items())!r}\0".encode())
     for name, arrays in sorted(records_of(message.content, ArrayRecord).items()):
         for key, array in sorted(arrays.items()):
-            known = array.content_hash if isinstance(array, HeldArray) else ""
-            content = known or content_hash(numbers_of(key, array))
+            known = array.fingerprint if isinstance(array, HeldArray) else ""
+            content = known or fingerprint(numbers_of(key, array))
             digest.update(f"{name}\0{key}\0{array.shape}\0{content}\0".encode())
     return digest.hexdigest()
 

@@ -21,16 +21,16 @@ from unlearning.untrusted import check_size, npy_array
 class HeldArray(Array):
     """An `Array` of numbers that are not changed while it is in use; `numpy` returns a copy, as Flower's does.
 
-    content_hash: that of the numbers (`unlearning.parameters`), where it is known.
+    fingerprint: that of the numbers (`unlearning.parameters`), where it is known.
     """
 
     __qualname__ = "Array"  # Flower writes the name of the class into what it sends
 
-    def __init__(self, numbers: NDArray[Any], content_hash: str = "") -> None:
+    def __init__(self, numbers: NDArray[Any], fingerprint: str = "") -> None:
         self.dtype, self.shape, self.stype = str(numbers.dtype), tuple(numbers.shape), SType.NUMPY
         self.numbers = numbers.view()
         self.numbers.flags.writeable = False
-        self.content_hash = content_hash
+        self.fingerprint = fingerprint
 
     @property
     def data(self) -> bytes:  # type: ignore[override]  # a field of Flower's, made here when it is asked for

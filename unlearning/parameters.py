@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.parameter import is_lazy
+from xxhash import xxh3_128
 
 from unlearning.errors import AppError, UpdateRefused
 from unlearning.runtime.archive import bytes_of
@@ -259,11 +260,17 @@ def add_weighted(start: Vector, terms: Mapping[str, tuple[float, Vector]]) -> Ve
     result: the vectors, which may lie in files, are read in chunks.
     """
     found: Vector = np.empty(start.shape, start.dtype)
+    room = np.empty(
+        (2, min(CHUNK, len(start)))
+    )  # used again for each chunk, which costs less than new arrays
     for part in parts(len(start)):
-        total = start[part].astype(np.float64)
+        total, term = room[:, : part.stop - part.start]
+        total[:] = start[part]
         for key in sorted(terms):
             weight, vector = terms[key]
-            total += weight * vector[part].astype(np.float64)
+            term[:] = vector[part]
+            term *= weight
+            total += term
         found[part] = total
     return found
 
@@ -359,7 +366,20 @@ def count_not_finite(vector: Vector) -> int:
 
 def content_hash(vector: Vector) -> str:
     """Return SHA-256 (hex) of the dtype, the length and the little-endian bytes of `vector`."""
+    return _digest(hashlib.sha256(), vector)
+
+
+def fingerprint(vector: Vector) -> str:
+    """Return XXH3 (128 bits, hex) of what `content_hash` is of, in a tenth of its time.
+
+    It tells models apart that one side made. It proves nothing: who can choose models can make two with one of it.
+    """
+    return _digest(xxh3_128(), vector)
+
+
+def _digest(digest: Any, vector: Vector) -> str:
     little = np.ascontiguousarray(vector, dtype=vector.dtype.newbyteorder("<"))
-    digest = hashlib.sha256(f"{little.dtype.str}:{little.size}:".encode())
+    digest.update(f"{little.dtype.str}:{little.size}:".encode())
     digest.update(bytes_of(little))
-    return digest.hexdigest()
+    found: str = digest.hexdigest()
+    return found

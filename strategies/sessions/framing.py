@@ -60,7 +60,7 @@ def frames(payload: Payload, known: frozenset[str] = frozenset()) -> Iterator[by
             name=name,
             dtype=array.dtype.str,
             shape=array.shape,
-            content_hash=payload.hashes.get(name, ""),
+            fingerprint=payload.hashes.get(name, ""),
             is_known=payload.hashes.get(name) in known,
         )
         for name, array in arrays.items()
@@ -134,7 +134,7 @@ class Assembler:
             )
         for array in header.arrays:
             if array.is_known:
-                if array.content_hash not in self._kept:
+                if array.fingerprint not in self._kept:
                     raise SessionError(
                         f"Array {as_line(array.name, 40)!r} is said to be known here and is not.",
                         code="unknown-array",
@@ -176,15 +176,15 @@ class Assembler:
         arrays: dict[str, NDArray[Any]] = {}
         for array in header.arrays:
             if array.is_known:
-                arrays[array.name] = self._kept[array.content_hash]
+                arrays[array.name] = self._kept[array.fingerprint]
                 continue
             buffer = buffers.pop(0)
             content = buffer if isinstance(buffer, bytearray) else buffer.mapped()
             arrays[array.name] = array_of(content, check_dtype(array.dtype), array.shape)
-            if array.content_hash:  # the newest only: an older model is not asked for again
-                self._kept = {array.content_hash: arrays[array.name]}
+            if array.fingerprint:  # the newest only: an older model is not asked for again
+                self._kept = {array.fingerprint: arrays[array.name]}
         assert isinstance(text, bytearray), "only arrays are spooled"
-        hashes = {array.name: array.content_hash for array in header.arrays if array.content_hash}
+        hashes = {array.name: array.fingerprint for array in header.arrays if array.fingerprint}
         values = json_object(bytes(text))
         return Payload(exchange=header.exchange, values=values, arrays=arrays, hashes=hashes)
 

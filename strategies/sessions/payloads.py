@@ -32,7 +32,7 @@ from strategies.messages import (
 from strategies.sessions.framing import Payload
 from strategies.sessions.wire_dtype import WIRE_DTYPES, read_bits, rounded_bits
 from unlearning.errors import SessionError, UpdateRefused
-from unlearning.parameters import content_hash
+from unlearning.parameters import fingerprint
 from unlearning.runtime.json_codec import from_plain
 
 INVITATION, ACCOUNT = "session", "account"
@@ -118,7 +118,7 @@ class SharedArrays:
         if asked and VECTOR in arrays and (bits := rounded_bits(arrays[VECTOR], asked)) is not None:
             rounded = {_ROUNDED: asked, _DTYPE: arrays[VECTOR].dtype.str}
             arrays[VECTOR] = bits
-        hashes = {VECTOR: content_hash(arrays[VECTOR])} if VECTOR in arrays else {}
+        hashes = {VECTOR: fingerprint(arrays[VECTOR])} if VECTOR in arrays else {}
         return cls(record=record, arrays=arrays, hashes=hashes, asked=asked, rounded=rounded)
 
 

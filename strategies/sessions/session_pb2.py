@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!strategies/sessions/session.proto\x12\x1c\x66lower_unlearning.session.v1\"\xe5\x01\n\x05\x46rame\x12\x34\n\x05hello\x18\x01 \x01(\x0b\x32#.flower_unlearning.session.v1.HelloH\x00\x12\x36\n\x06header\x18\x02 \x01(\x0b\x32$.flower_unlearning.session.v1.HeaderH\x00\x12\x34\n\x05\x63hunk\x18\x03 \x01(\x0b\x32#.flower_unlearning.session.v1.ChunkH\x00\x12\x30\n\x03\x65nd\x18\x04 \x01(\x0b\x32!.flower_unlearning.session.v1.EndH\x00\x42\x06\n\x04kind\"X\n\x05Hello\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x12\n\nconnection\x18\x03 \x01(\r\x12\x18\n\x10protocol_version\x18\x04 \x01(\x03\"i\n\x06Header\x12\x10\n\x08\x65xchange\x18\x01 \x01(\x04\x12\x12\n\njson_bytes\x18\x02 \x01(\x04\x12\x39\n\x06\x61rrays\x18\x03 \x03(\x0b\x32).flower_unlearning.session.v1.ArrayHeader\"a\n\x0b\x41rrayHeader\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x14\n\x0c\x63ontent_hash\x18\x04 \x01(\t\x12\x10\n\x08is_known\x18\x05 \x01(\x08\"\x15\n\x05\x43hunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x05\n\x03\x45nd2h\n\x0eSessionService\x12V\n\x06\x41ttend\x12#.flower_unlearning.session.v1.Frame\x1a#.flower_unlearning.session.v1.Frame(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!strategies/sessions/session.proto\x12\x1c\x66lower_unlearning.session.v1\"\xe5\x01\n\x05\x46rame\x12\x34\n\x05hello\x18\x01 \x01(\x0b\x32#.flower_unlearning.session.v1.HelloH\x00\x12\x36\n\x06header\x18\x02 \x01(\x0b\x32$.flower_unlearning.session.v1.HeaderH\x00\x12\x34\n\x05\x63hunk\x18\x03 \x01(\x0b\x32#.flower_unlearning.session.v1.ChunkH\x00\x12\x30\n\x03\x65nd\x18\x04 \x01(\x0b\x32!.flower_unlearning.session.v1.EndH\x00\x42\x06\n\x04kind\"X\n\x05Hello\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x12\n\nconnection\x18\x03 \x01(\r\x12\x18\n\x10protocol_version\x18\x04 \x01(\x03\"i\n\x06Header\x12\x10\n\x08\x65xchange\x18\x01 \x01(\x04\x12\x12\n\njson_bytes\x18\x02 \x01(\x04\x12\x39\n\x06\x61rrays\x18\x03 \x03(\x0b\x32).flower_unlearning.session.v1.ArrayHeader\"`\n\x0b\x41rrayHeader\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x13\n\x0b\x66ingerprint\x18\x04 \x01(\t\x12\x10\n\x08is_known\x18\x05 \x01(\x08\"\x15\n\x05\x43hunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x05\n\x03\x45nd2h\n\x0eSessionService\x12V\n\x06\x41ttend\x12#.flower_unlearning.session.v1.Frame\x1a#.flower_unlearning.session.v1.Frame(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,11 +38,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HEADER']._serialized_start=389
   _globals['_HEADER']._serialized_end=494
   _globals['_ARRAYHEADER']._serialized_start=496
-  _globals['_ARRAYHEADER']._serialized_end=593
-  _globals['_CHUNK']._serialized_start=595
-  _globals['_CHUNK']._serialized_end=616
-  _globals['_END']._serialized_start=618
-  _globals['_END']._serialized_end=623
-  _globals['_SESSIONSERVICE']._serialized_start=625
-  _globals['_SESSIONSERVICE']._serialized_end=729
+  _globals['_ARRAYHEADER']._serialized_end=592
+  _globals['_CHUNK']._serialized_start=594
+  _globals['_CHUNK']._serialized_end=615
+  _globals['_END']._serialized_start=617
+  _globals['_END']._serialized_end=622
+  _globals['_SESSIONSERVICE']._serialized_start=624
+  _globals['_SESSIONSERVICE']._serialized_end=728
 # @@protoc_insertion_point(module_scope)

@@ -41,18 +41,18 @@ class Header(_message.Message):
     def __init__(self, exchange: _Optional[int] = ..., json_bytes: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[ArrayHeader, _Mapping]]] = ...) -> None: ...
 
 class ArrayHeader(_message.Message):
-    __slots__ = ("name", "dtype", "shape", "content_hash", "is_known")
+    __slots__ = ("name", "dtype", "shape", "fingerprint", "is_known")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
-    CONTENT_HASH_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     IS_KNOWN_FIELD_NUMBER: _ClassVar[int]
     name: str
     dtype: str
     shape: _containers.RepeatedScalarFieldContainer[int]
-    content_hash: str
+    fingerprint: str
     is_known: bool
-    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., content_hash: _Optional[str] = ..., is_known: _Optional[bool] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[str] = ..., is_known: _Optional[bool] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("data",)

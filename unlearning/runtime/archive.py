@@ -26,6 +26,7 @@ from unlearning.runtime.json_codec import restore, with_arrays
 
 VERSION = 2
 _JSON = "archive.json"
+_AT_ONCE = 2**20
 _UNREADABLE = (OSError, RuntimeError, TypeError, ValueError, LookupError, EOFError, BadZipFile, zlib.error)
 
 Arrays = dict[str, NDArray[Any]]
@@ -102,7 +103,11 @@ def pack_arrays_into(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> Non
             plain = np.ascontiguousarray(array).reshape(array.shape)
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 write_array_header_1_0(member, header_data_from_array_1_0(plain))
-                member.write(bytes_of(plain))
+                content = bytes_of(plain)
+                for start in range(
+                    0, len(content), _AT_ONCE
+                ):  # each is still in the cache when it is written
+                    member.write(content[start : start + _AT_ONCE])
 
 
 def bytes_of(array: NDArray[Any]) -> memoryview:

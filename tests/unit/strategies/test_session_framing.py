@@ -17,7 +17,7 @@ from strategies.sessions.framing import Assembler, Payload, frames, parsed
 from strategies.sessions.payloads import answer_content
 from tests.raising import raises
 from unlearning.errors import SessionError, UpdateRefused
-from unlearning.parameters import content_hash
+from unlearning.parameters import fingerprint
 from unlearning.untrusted import reason_of
 
 CHUNK = 64
@@ -73,7 +73,7 @@ def test_a_section_is_cut_into_full_chunks_and_a_rest(size, chunks):
 def test_an_array_that_is_known_travels_once():
     """The second payload has its header only, and the receiver has the same values."""
     model = np.arange(100, dtype=np.float32)
-    digest = content_hash(model)
+    digest = fingerprint(model)
     payload = Payload(exchange=1, values={}, arrays={"vector": model}, hashes={"vector": digest})
     assembler = Assembler(2**20)
     assembled(payload, assembler)

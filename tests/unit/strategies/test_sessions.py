@@ -69,7 +69,7 @@ from unlearning.errors import (
     UpdateRefused,
 )
 from unlearning.methods.method import Reply
-from unlearning.parameters import content_hash
+from unlearning.parameters import fingerprint
 from unlearning.protocol import PROTOCOL_VERSION
 from unlearning.runtime.growing_pause import GrowingPause
 from unlearning.runtime.spool import SpoolFile
@@ -333,7 +333,7 @@ def test_a_model_that_clients_share_is_hashed_once(federation, monkeypatch):
     """A round's clients are sent one record, whose hash takes a tenth of a second for ten million numbers."""
     hashed: list[int] = []
     monkeypatch.setattr(
-        payloads, "content_hash", lambda array: hashed.append(array.size) or content_hash(array)
+        payloads, "fingerprint", lambda array: hashed.append(array.size) or fingerprint(array)
     )
     first, second = request("0"), request("1")
     second.content["arrays"] = first.content["arrays"]

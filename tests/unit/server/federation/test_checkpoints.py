@@ -2,6 +2,7 @@
 
 import tracemalloc
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,14 @@ def test_everything_survives_a_round_trip():
         replace(one, parameters=(), deletion=replace(one.deletion, **without)) for one in (back, STATE)
     )
     assert plain == expected
+
+
+@pytest.mark.parametrize("size", [0, 1, archive._AT_ONCE - 1, archive._AT_ONCE, 2 * archive._AT_ONCE + 5])
+def test_arrays_of_any_size_are_read_by_numpy(size):
+    """They are written a piece at a time."""
+    array = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
+    content = archive.pack_arrays({"vector": array})
+    np.testing.assert_array_equal(np.load(BytesIO(content))["vector"], array)
 
 
 def test_the_newest_is_read_and_only_some_are_kept(tmp_path):

@@ -8,6 +8,7 @@ from flwr.supercore.inflatable.inflatable_object import add_header_to_object_bod
 
 from client.app import app as honest
 from tests.hostile import ARRAYS, JSON, Forge, raw, with_array, with_json, with_metrics
+from unlearning.protocol import stamped
 
 HOSTILE = "2"
 app = ClientApp()
@@ -37,7 +38,7 @@ FORGED: dict[str, Forge] = {
     "count": with_metrics({"num-examples": 1.7e308}),
     "raising": _raising,
     "unreadable": with_array(Unreadable("float32", (3,), "numpy.ndarray", b"123")),
-    "filing": with_json(json.dumps({"site-requests": _FILED})),
+    "filing": with_json(json.dumps(stamped({"site-requests": _FILED}))),
 }
 """One a round, in this order."""
 

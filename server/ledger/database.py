@@ -246,7 +246,7 @@ def _create_engine(url: sa.URL) -> sa.Engine:
         if too_old := old_sqlite():
             raise ConfigurationError([f"ledger: {too_old}"])
         engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
-        sa.event.listen(engine, "connect", _prepare_sqlite)
+        sa.event.listen(engine, "connect", _or_closed(_prepare_sqlite))
         sa.event.listen(engine, "begin", _begin_sqlite)
         return engine
     try:
@@ -260,8 +260,21 @@ def _create_engine(url: sa.URL) -> sa.Engine:
         raise ConfigurationError(
             ["ledger: PostgreSQL needs a driver; pip install 'flower-unlearning[postgresql]'."]
         ) from exc
-    sa.event.listen(engine, "connect", _prepare_postgresql)
+    sa.event.listen(engine, "connect", _or_closed(_prepare_postgresql))
     return engine
+
+
+def _or_closed(prepare: Callable[[Any, object], None]) -> Callable[[Any, object], None]:
+    """Return what prepares a connection, or closes it where it cannot: SQLAlchemy 2.0 leaves it open."""
+
+    def listener(connection: Any, record: object) -> None:
+        try:
+            prepare(connection, record)
+        except BaseException:
+            connection.close()
+            raise
+
+    return listener
 
 
 def _prepare_postgresql(connection: Any, _record: object) -> None:

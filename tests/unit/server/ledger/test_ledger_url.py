@@ -50,13 +50,16 @@ def test_a_password_is_not_shown() -> None:
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
 def test_a_database_that_cannot_write_every_name_is_refused(postgresql_server: str, encoding: str) -> None:
-    """What a cluster gets that was made under the locale C: the driver then gives bytes for texts."""
+    """As a cluster of the locale C has it: the driver then gives bytes for texts. No connection stays open."""
     terms = f"ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'"
     with (
         new_database(postgresql_server, "template0", terms=terms) as url,
-        pytest.raises(ConfigurationError, match=f"{encoding}.*createdb"),
+        sa.create_engine(postgresql_server, poolclass=sa.NullPool).connect() as admin,
     ):
-        Ledger.open(url.render_as_string(hide_password=False))
+        with pytest.raises(ConfigurationError, match=f"{encoding}.*createdb") as refused:
+            Ledger.open(url.render_as_string(hide_password=False))
+        count = sa.text("SELECT count(*) FROM pg_stat_activity WHERE datname = :name")
+        assert admin.execute(count, {"name": url.database}).scalar_one() == 0, refused
 
 
 def test_a_servers_defaults_do_not_reach_the_ledger(

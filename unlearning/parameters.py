@@ -260,9 +260,8 @@ def add_weighted(start: Vector, terms: Mapping[str, tuple[float, Vector]]) -> Ve
     result: the vectors, which may lie in files, are read in chunks.
     """
     found: Vector = np.empty(start.shape, start.dtype)
-    room = np.empty(
-        (2, min(CHUNK, len(start)))
-    )  # used again for each chunk, which costs less than new arrays
+    # Used again for each chunk, which costs less than new arrays.
+    room = np.empty((2, min(CHUNK, len(start))))
     for part in parts(len(start)):
         total, term = room[:, : part.stop - part.start]
         total[:] = start[part]

@@ -12,6 +12,7 @@ from server.ledger import Ledger, LedgerUnavailable
 from server.ledger.database import Database
 from server.state_directory.ledger_address import old_sqlite
 from tests.ledgers import PREPARE_SQLITE, new_database
+from tests.waiting import wait_until
 from unlearning.errors import ConfigurationError
 
 FORMS = r"sqlite:////.*postgresql\+psycopg://"
@@ -52,14 +53,14 @@ def test_a_password_is_not_shown() -> None:
 def test_a_database_that_cannot_write_every_name_is_refused(postgresql_server: str, encoding: str) -> None:
     """As a cluster of the locale C has it: the driver then gives bytes for texts. No connection stays open."""
     terms = f"ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'"
-    with (
-        new_database(postgresql_server, "template0", terms=terms) as url,
-        sa.create_engine(postgresql_server, poolclass=sa.NullPool).connect() as admin,
-    ):
+    alone = sa.create_engine(postgresql_server, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
+    with new_database(postgresql_server, "template0", terms=terms) as url, alone.connect() as admin:
         with pytest.raises(ConfigurationError, match=f"{encoding}.*createdb") as refused:
             Ledger.open(url.render_as_string(hide_password=False))
         count = sa.text("SELECT count(*) FROM pg_stat_activity WHERE datname = :name")
-        assert admin.execute(count, {"name": url.database}).scalar_one() == 0, refused
+        # While the error is held, so is what its frames have.
+        what = f"an end of the connection after: {refused.value}"
+        wait_until(lambda: admin.execute(count, {"name": url.database}).scalar_one() == 0, what=what)
 
 
 def test_a_servers_defaults_do_not_reach_the_ledger(

@@ -96,10 +96,10 @@ def model_record(vector: Vector, beside: Mapping[str, NDArray[Any]] | None = Non
 
 
 def arrays_record(
-    arrays: Mapping[str, NDArray[Any]], hashes: Mapping[str, str] = MappingProxyType({})
+    arrays: Mapping[str, NDArray[Any]], fingerprints: Mapping[str, str] = MappingProxyType({})
 ) -> ArrayRecord:
-    """Return named arrays as a record, without a copy; `hashes` of their content, where they are known."""
-    return record_of({name: HeldArray(array, hashes.get(name, "")) for name, array in arrays.items()})
+    """Return named arrays as a record, without a copy; `fingerprints` of their content, where they are known."""
+    return record_of({name: HeldArray(array, fingerprints.get(name, "")) for name, array in arrays.items()})
 
 
 def record_of(arrays: Mapping[str, Array]) -> ArrayRecord:

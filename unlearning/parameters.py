@@ -369,9 +369,9 @@ def content_hash(vector: Vector) -> str:
 
 
 def fingerprint(vector: Vector) -> str:
-    """Return XXH3 (128 bits, hex) of what `content_hash` is of, in a tenth of its time.
+    """Return XXH3 (128 bits, hex) of the same bytes as `content_hash`, for far less time.
 
-    It tells models apart that one side made. It proves nothing: who can choose models can make two with one of it.
+    It names the models of one sender. It is no proof: two models with the same fingerprint can be constructed.
     """
     return _digest(xxh3_128(), vector)
 
@@ -380,5 +380,4 @@ def _digest(digest: Any, vector: Vector) -> str:
     little = np.ascontiguousarray(vector, dtype=vector.dtype.newbyteorder("<"))
     digest.update(f"{little.dtype.str}:{little.size}:".encode())
     digest.update(bytes_of(little))
-    found: str = digest.hexdigest()
-    return found
+    return str(digest.hexdigest())

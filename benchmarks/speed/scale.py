@@ -2,7 +2,7 @@
 
     python -m benchmarks.speed.scale --output docs/results/scale
     python -m benchmarks.speed.scale --output docs/results/scale-gpu --cell 11000000x3 --cell 100000000x3
-    python -m benchmarks.speed.scale --output docs/results/scale --cell 11000000x3xbfloat16
+    python -m benchmarks.speed.scale --output docs/results/scale --cell 11000000x3xbfloat16 --cell 100000000x10
 
 A process for the server and one for each site, with the program's own two halves of a session between them: composing,
 streams, checks, mean and checkpoint at the server, the whole handler at a site. There is no SuperLink, which carries

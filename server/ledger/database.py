@@ -246,7 +246,7 @@ def _create_engine(url: sa.URL) -> sa.Engine:
         if too_old := old_sqlite():
             raise ConfigurationError([f"ledger: {too_old}"])
         engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
-        sa.event.listen(engine, "connect", _or_closed(_prepare_sqlite))
+        sa.event.listen(engine, "connect", _closing_on_error(_prepare_sqlite))
         sa.event.listen(engine, "begin", _begin_sqlite)
         return engine
     try:
@@ -260,11 +260,11 @@ def _create_engine(url: sa.URL) -> sa.Engine:
         raise ConfigurationError(
             ["ledger: PostgreSQL needs a driver; pip install 'flower-unlearning[postgresql]'."]
         ) from exc
-    sa.event.listen(engine, "connect", _or_closed(_prepare_postgresql))
+    sa.event.listen(engine, "connect", _closing_on_error(_prepare_postgresql))
     return engine
 
 
-def _or_closed(prepare: Callable[[Any, object], None]) -> Callable[[Any, object], None]:
+def _closing_on_error(prepare: Callable[[Any, object], None]) -> Callable[[Any, object], None]:
     """Return what prepares a connection, or closes it where it cannot: SQLAlchemy 2.0 leaves it open."""
 
     def listener(connection: Any, record: object) -> None:

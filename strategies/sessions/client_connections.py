@@ -41,8 +41,8 @@ class Stream:
     """One connection of a client.
 
     party: whose certificate or network it comes from; close: ends it, whatever it waits for.
-    assembler: its limit is set for each frame. sent: the newest message that went over it; known: hashes of arrays that
-    went with it.
+    assembler: its limit is set for each frame. sent: the newest message that went over it; known: fingerprints of
+    arrays that went with it.
     """
 
     party: str
@@ -269,7 +269,7 @@ class ClientConnections:
                 yield frame
                 with self.changed:
                     self.bytes_sent += len(frame)
-            stream.sent, stream.known = payload.exchange, frozenset(payload.hashes.values())
+            stream.sent, stream.known = payload.exchange, frozenset(payload.fingerprints.values())
             line.delivered = payload.exchange
             del payload, frame  # the model, until this client is asked again
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, stream.refusal)

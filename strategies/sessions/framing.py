@@ -39,19 +39,19 @@ class Payload:
     """One instruction or one reply.
 
     exchange: counts the session's exchanges from 1.
-    hashes: of the arrays that the receiver shall keep, by name; one may then travel once only. They are the sender's
-        word: TLS sees to it that what arrives is what was sent.
+    fingerprints: of the arrays that the receiver shall keep, by name; one may then travel once only. They are the
+        sender's word: TLS sees to it that what arrives is what was sent.
     """
 
     exchange: int
     values: Json
     arrays: Mapping[str, NDArray[Any]]
-    hashes: Mapping[str, str] = field(default_factory=dict)
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
 
 
 def frames(payload: Payload, known: frozenset[str] = frozenset()) -> Iterator[bytes]:
-    """Yield the payload's header and chunks as they travel; arrays whose hash is `known` to the receiver go without
-    their bytes.
+    """Yield the payload's header and chunks as they travel; an array whose fingerprint is `known` to the receiver goes
+    without its bytes.
     """
     text = json.dumps(dict(payload.values)).encode()
     arrays = {name: _little_endian(array) for name, array in payload.arrays.items()}
@@ -60,8 +60,8 @@ def frames(payload: Payload, known: frozenset[str] = frozenset()) -> Iterator[by
             name=name,
             dtype=array.dtype.str,
             shape=array.shape,
-            fingerprint=payload.hashes.get(name, ""),
-            is_known=payload.hashes.get(name) in known,
+            fingerprint=payload.fingerprints.get(name, ""),
+            is_known=payload.fingerprints.get(name) in known,
         )
         for name, array in arrays.items()
     ]
@@ -184,9 +184,9 @@ class Assembler:
             if array.fingerprint:  # the newest only: an older model is not asked for again
                 self._kept = {array.fingerprint: arrays[array.name]}
         assert isinstance(text, bytearray), "only arrays are spooled"
-        hashes = {array.name: array.fingerprint for array in header.arrays if array.fingerprint}
+        fingerprints = {array.name: array.fingerprint for array in header.arrays if array.fingerprint}
         values = json_object(bytes(text))
-        return Payload(exchange=header.exchange, values=values, arrays=arrays, hashes=hashes)
+        return Payload(exchange=header.exchange, values=values, arrays=arrays, fingerprints=fingerprints)
 
 
 def _chunks(data: memoryview) -> Iterator[bytes]:

@@ -93,14 +93,14 @@ class SessionStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedArrays:
-    """The arrays of one record as they travel; clients of a round share the record, and so its model's hash.
+    """The arrays of one record as they travel; clients of a round share the record, and so its model's fingerprint.
 
     asked: the wire dtype that they were to have; rounded: what says that the model has it, empty where it has not.
     """
 
     record: ArrayRecord | None
     arrays: Mapping[str, Any]
-    hashes: Mapping[str, str]
+    fingerprints: Mapping[str, str]
     asked: str = ""
     rounded: Json = field(default_factory=dict)
 
@@ -118,8 +118,8 @@ class SharedArrays:
         if asked and VECTOR in arrays and (bits := rounded_bits(arrays[VECTOR], asked)) is not None:
             rounded = {_ROUNDED: asked, _DTYPE: arrays[VECTOR].dtype.str}
             arrays[VECTOR] = bits
-        hashes = {VECTOR: fingerprint(arrays[VECTOR])} if VECTOR in arrays else {}
-        return cls(record=record, arrays=arrays, hashes=hashes, asked=asked, rounded=rounded)
+        fingerprints = {VECTOR: fingerprint(arrays[VECTOR])} if VECTOR in arrays else {}
+        return cls(record=record, arrays=arrays, fingerprints=fingerprints, asked=asked, rounded=rounded)
 
 
 def message_payload(message: Message, shared: SharedArrays) -> Payload:
@@ -134,7 +134,7 @@ def message_payload(message: Message, shared: SharedArrays) -> Payload:
             **shared.rounded,
         },
         arrays=shared.arrays,
-        hashes=shared.hashes,
+        fingerprints=shared.fingerprints,
     )
 
 
@@ -154,7 +154,7 @@ def told_message(payload: Payload, node_id: int, spool: Path | None = None) -> M
             like = np.broadcast_to(np.zeros((), values[_DTYPE]), bits.shape)
             payload = _with_model(payload, read_bits(bits, values[_ROUNDED], like=like, spool=spool))
         config = ConfigRecord({**values.get(_BESIDE, {}), ROUND: int(values[ROUND]), "json": values[_TEXT]})
-        content = RecordDict({CONFIG: config, **_array_record(payload, payload.hashes)})
+        content = RecordDict({CONFIG: config, **_array_record(payload, payload.fingerprints)})
         kind, group = values[_KIND], str(values[ROUND])
         return Message(content, dst_node_id=node_id, message_type=kind, group_id=group)
     except (KeyError, TypeError, ValueError) as exc:
@@ -222,6 +222,6 @@ def _arrays(content: RecordDict) -> dict[str, Any]:
 
 
 def _array_record(
-    payload: Payload, hashes: Mapping[str, str] = MappingProxyType({})
+    payload: Payload, fingerprints: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, ArrayRecord]:
-    return {ARRAYS: arrays_record(payload.arrays, hashes)} if payload.arrays else {}
+    return {ARRAYS: arrays_record(payload.arrays, fingerprints)} if payload.arrays else {}

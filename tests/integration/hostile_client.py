@@ -1,14 +1,12 @@
 """The real ClientApp, but that client 2 answers each round with something worse; see `test_hostile_processes`."""
 
-import json
-
 from flwr.app import Array, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.inflatable.inflatable_object import add_header_to_object_body
 
 from client.app import app as honest
-from tests.hostile import ARRAYS, JSON, Forge, raw, with_array, with_json, with_metrics
-from unlearning.protocol import stamped
+from strategies.messages import json_record
+from tests.hostile import ARRAYS, JSON, Forge, but_for, raw, with_array, with_json, with_metrics
 
 HOSTILE = "2"
 app = ClientApp()
@@ -38,7 +36,7 @@ FORGED: dict[str, Forge] = {
     "count": with_metrics({"num-examples": 1.7e308}),
     "raising": _raising,
     "unreadable": with_array(Unreadable("float32", (3,), "numpy.ndarray", b"123")),
-    "filing": with_json(json.dumps(stamped({"site-requests": _FILED}))),
+    "filing": but_for(config=json_record({"site-requests": _FILED})),
 }
 """One a round, in this order."""
 

@@ -27,6 +27,7 @@ from unlearning.runtime.json_codec import restore, with_arrays
 VERSION = 2
 _JSON = "archive.json"
 _AT_ONCE = 2**20
+"""Bytes that are written at once: after their checksum they are still in the cache."""
 _UNREADABLE = (OSError, RuntimeError, TypeError, ValueError, LookupError, EOFError, BadZipFile, zlib.error)
 
 Arrays = dict[str, NDArray[Any]]
@@ -104,9 +105,7 @@ def pack_arrays_into(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> Non
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 write_array_header_1_0(member, header_data_from_array_1_0(plain))
                 content = bytes_of(plain)
-                for start in range(
-                    0, len(content), _AT_ONCE
-                ):  # each is still in the cache when it is written
+                for start in range(0, len(content), _AT_ONCE):
                     member.write(content[start : start + _AT_ONCE])
 
 

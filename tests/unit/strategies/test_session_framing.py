@@ -74,7 +74,7 @@ def test_an_array_that_is_known_travels_once():
     """The second payload has its header only, and the receiver has the same values."""
     model = np.arange(100, dtype=np.float32)
     digest = fingerprint(model)
-    payload = Payload(exchange=1, values={}, arrays={"vector": model}, hashes={"vector": digest})
+    payload = Payload(exchange=1, values={}, arrays={"vector": model}, fingerprints={"vector": digest})
     assembler = Assembler(2**20)
     assembled(payload, assembler)
     assert len(list(frames(payload, frozenset({digest})))) == 2
@@ -84,7 +84,7 @@ def test_an_array_that_is_known_travels_once():
 
 def test_an_array_that_is_said_to_be_known_and_is_not_is_refused():
     """A client must not compute at another model than the server thinks."""
-    payload = Payload(exchange=1, values={}, arrays={"vector": np.ones(3)}, hashes={"vector": "abc"})
+    payload = Payload(exchange=1, values={}, arrays={"vector": np.ones(3)}, fingerprints={"vector": "abc"})
     with raises(SessionError, "unknown-array"):
         Assembler(2**20).add(parsed(next(frames(payload, frozenset({"abc"})))))
 

@@ -330,7 +330,7 @@ def test_what_an_exchange_gave_up_by_itself_is_not_kept_beyond_its_deadline(endp
 
 
 def test_a_model_that_clients_share_is_hashed_once(federation, monkeypatch):
-    """A round's clients are sent one record, whose hash takes a tenth of a second for ten million numbers."""
+    """A round's clients are sent one record; a hash for each of them would read the whole model as often."""
     hashed: list[int] = []
     monkeypatch.setattr(
         payloads, "fingerprint", lambda array: hashed.append(array.size) or fingerprint(array)

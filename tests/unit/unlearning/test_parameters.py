@@ -1,5 +1,7 @@
 """A model as one flat vector, and back."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -79,7 +81,7 @@ def test_a_vector_that_is_not_finite_is_refused(value: float) -> None:
 
 
 @pytest.mark.parametrize("hash_of", [content_hash, fingerprint])
-def test_the_hash_tells_one_bit_apart(hash_of) -> None:
+def test_the_hash_tells_one_bit_apart(hash_of: Callable[[Vector], str]) -> None:
     """Also the sign of zero, the dtype and the length, which comparing values would not."""
     vector = np.asarray([0.0, 1.0], dtype=np.float32)
     flipped: Vector = (vector.view(np.uint32) ^ np.asarray([0, 1], dtype=np.uint32)).view(np.float32)
@@ -96,6 +98,6 @@ def test_the_hash_tells_one_bit_apart(hash_of) -> None:
 
 
 @pytest.mark.parametrize("hash_of", [content_hash, fingerprint])
-def test_the_hash_does_not_depend_on_the_machines_byte_order(hash_of) -> None:
+def test_the_hash_does_not_depend_on_the_machines_byte_order(hash_of: Callable[[Vector], str]) -> None:
     vector = np.asarray([1.5, -2.0], dtype="<f4")
     assert hash_of(vector) == hash_of(vector.astype(">f4"))

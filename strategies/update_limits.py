@@ -196,9 +196,14 @@ def agrees(client: str, weights: Mapping[str, float], changes: Mapping[str, Chan
     if not own_norm * most:
         return True
     product = squared = 0.0
-    for own, *others in zip(*(changes[name].chunks() for name in (client, *names)), strict=True):
-        # At most 1 long, so in the models' dtype nothing overflows.
-        total = sum(weights[name] / most * one for name, one in zip(names, others, strict=True))
-        product += float(np.vdot(own / own_norm, total))
+    # At most 1 long, so in the models' dtype nothing overflows.
+    shares = [weights[name] / most for name in names]
+    for own, total, *others in zip(*(changes[name].chunks() for name in (client, *names)), strict=True):
+        own /= own_norm
+        total *= shares[0]
+        for share, one in zip(shares[1:], others, strict=True):
+            one *= share
+            total += one
+        product += float(np.vdot(own, total))
         squared += float(np.vdot(total, total))
     return product >= AGREEMENT * math.sqrt(squared)

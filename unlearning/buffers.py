@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from unlearning.errors import UpdateRefused
@@ -92,9 +91,13 @@ class Change:
     @cached_property
     def norm(self) -> float:
         """The Euclidean norm, computed in float64."""
+        wide, squared = np.empty(CHUNK), 0.0
         with np.errstate(over="ignore", invalid="ignore"):  # the numbers are a client's
-            chunks = map(torch.from_numpy, self.chunks())
-            return math.hypot(*(float(torch.linalg.vector_norm(one, dtype=torch.float64)) for one in chunks))
+            for chunk in self.chunks():
+                one = wide[: len(chunk)]
+                one[:] = chunk
+                squared += float(np.dot(one, one))
+        return math.sqrt(squared)
 
     def chunks(self) -> Iterator[Vector]:
         """Yield the change, a chunk at a time; the next chunk overwrites it. Clients may answer any kind of number."""

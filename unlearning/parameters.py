@@ -11,7 +11,7 @@ moves them: layers that have some normalise by them in training also (`hold_stat
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -253,25 +253,31 @@ def load(model: nn.Module, vector: Vector) -> None:
                 into.view(-1)[part].copy_(torch.from_numpy(np.array(own[part])))
 
 
-def add_weighted(start: Vector, terms: Mapping[str, tuple[float, Vector]]) -> Vector:
-    """`start` + Σ weight · vector over `terms`, summed in float64 in the order of the keys.
+def weighted_sum(terms: Sequence[tuple[float, Vector]]) -> Vector:
+    """Compute Σ weight · vector over `terms`, of which there is one at least, in float64 and in their order.
 
-    Summing in one fixed order makes runs reproducible whatever order replies arrive in. It takes no room beside the
-    result: the vectors, which may lie in files, are read in chunks.
+    Summing in one fixed order makes runs reproducible whatever order replies arrive in. The result has the first
+    vector's dtype. It takes no room beside the result: the vectors, which may lie in files, are read in chunks.
     """
-    found: Vector = np.empty(start.shape, start.dtype)
+    (share, first), *others = terms
+    found: Vector = np.empty(first.shape, first.dtype)
     # Used again for each chunk, which costs less than new arrays.
-    room = np.empty((2, min(CHUNK, len(start))))
-    for part in parts(len(start)):
+    room = np.empty((2, min(CHUNK, len(first))))
+    for part in parts(len(first)):
         total, term = room[:, : part.stop - part.start]
-        total[:] = start[part]
-        for key in sorted(terms):
-            weight, vector = terms[key]
+        total[:] = first[part]
+        total *= share
+        for weight, vector in others:
             term[:] = vector[part]
             term *= weight
             total += term
         found[part] = total
     return found
+
+
+def add_weighted(start: Vector, terms: Mapping[str, tuple[float, Vector]]) -> Vector:
+    """`start` + Σ weight · vector over `terms`, summed in the order of the keys as `weighted_sum` does."""
+    return weighted_sum([(1.0, start), *(terms[key] for key in sorted(terms))])
 
 
 def weighted_mean(models: Models) -> Vector:
@@ -280,9 +286,7 @@ def weighted_mean(models: Models) -> Vector:
     Source: McMahan et al., FedAvg, Algorithm 1.
     """
     total = sum(count for count, _ in models.values())
-    first = next(iter(models.values()))[1]
-    start = np.broadcast_to(first.dtype.type(0), first.shape)
-    return add_weighted(start, {key: (count / total, model) for key, (count, model) in models.items()})
+    return weighted_sum([(models[key][0] / total, models[key][1]) for key in sorted(models)])
 
 
 def in_chunks(compute: Callable[..., NDArray[np.float64]], first: Vector, *others: Vector) -> Vector:

@@ -16,10 +16,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
 
-import numpy as np
-
 from unlearning.errors import NumericalError
-from unlearning.parameters import Vector, add_weighted
+from unlearning.parameters import Vector, weighted_sum
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings, train
 
@@ -66,5 +64,4 @@ def mix(own: str, row: Mapping[str, float], models: Mapping[str, Vector]) -> Vec
         raise NumericalError(f"Mixing at peer {own!r} needs its own model.")
     missing = sum(weight for other, weight in row.items() if other not in models)
     shares = {**row, own: row.get(own, 0.0) + missing}
-    terms = {other: (shares.get(other, 0.0), model) for other, model in models.items()}
-    return add_weighted(np.zeros_like(models[own]), terms)
+    return weighted_sum([(shares.get(other, 0.0), models[other]) for other in sorted(models)])

@@ -124,9 +124,11 @@ def recover(context: FederationContext, state: FederationState) -> Iterator[Step
     state, answers = measure_beside(opened, state, stage, context.ask_round(state))
     if answers is not None and not context.clients.fedavg.skips_round:
         done, deletion = context.take_round(state, answers), state.active_deletion()
+        is_failed = done.outcome.model is None or bool(done.outcome.problem)
         deletion = replace(
             deletion,
-            recovery_rounds=deletion.recovery_rounds + 1,
+            recovery_rounds=deletion.recovery_rounds + (not is_failed),
+            failed_rounds=deletion.failed_rounds + is_failed,
             recovery_cost=deletion.recovery_cost.plus(done.exchange, done.memory),
             findings=with_left_out(deletion.findings, done.state.suspensions, done.state.round),
         )
@@ -155,6 +157,9 @@ def _stage_to_measure(state: FederationState, *, every_round: bool) -> Stage | N
 def _decide(context: FederationContext, state: FederationState, reason: str) -> Step:
     """Commit the recovered model, or go back to the model before."""
     deletion = state.active_deletion()
+    if deletion.failed_rounds:
+        tried = deletion.recovery_rounds + deletion.failed_rounds
+        reason = f"{reason}; of {tried} recovery rounds {deletion.failed_rounds} gave no model"
     # A checkpoint that was lost since has committed it: then there is no way back.
     is_committed = context.ledger.requests.get(deletion.request_ids[0]).status is not Status.RECOVERING
     settings, task = context.settings, context.task
@@ -224,10 +229,10 @@ def _stop_reason(opened: OpenDeletion, state: FederationState) -> str:
     # A request that waits for this deletion would keep its client out of recovery permanently.
     if plan.known and all(plan.left_out(client).everything for client in plan.known):
         return "no client is left to recover with: each is forgotten, or an open request would forget it"
-    needed = opened.method.repair_rounds(opened.parameters)
+    needed, most = opened.method.repair_rounds(opened.parameters), context.settings.recovery_max_rounds
     if context.task.local_layers:  # where samples are forgotten, their site begins its own layers again
-        needed = max(needed, min(1, context.settings.recovery_max_rounds))
-    if deletion.recovery_rounds < needed:
+        needed = max(needed, min(1, most))
+    if deletion.recovery_rounds < needed and deletion.failed_rounds < max(needed, most):
         return ""
     classes = classes_left_out(context, state.exclusions.including(deletion.targets))
     if first_measurements(deletion)[-1].round == state.round:
@@ -238,8 +243,8 @@ def _stop_reason(opened: OpenDeletion, state: FederationState) -> str:
     if score is not None and target is not None and score >= target:
         name = name_of_test_score(context.task.score_name, classes)
         return f"{name} {score:.4f} reached the target {target:.4f}"
-    if deletion.recovery_rounds >= context.settings.recovery_max_rounds:
-        return f"recovery-max-rounds ({context.settings.recovery_max_rounds}) is reached"
+    if deletion.recovery_rounds + deletion.failed_rounds >= most:
+        return f"recovery-max-rounds ({most}) is reached"
     return ""
 
 

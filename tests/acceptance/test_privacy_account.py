@@ -2,11 +2,13 @@
 
 import json
 import shutil
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from flwr.app import Message
 
 from server.certificate.document import decode
 from server.federation.checkpoints import CheckpointStore
@@ -16,6 +18,7 @@ from server.ledger import LedgerWriter
 from server.operations.backup import back_up
 from server.requests.privacy_budget import earlier_releases
 from server.state_directory.files import NOISE_SECRET, UNDONE_FILE
+from strategies.messages import TRAIN, round_of
 from tests.federation import InProcessFederation, client
 from tests.kills import Killer
 from unlearning.certified.noise import analytic_sigma
@@ -235,6 +238,27 @@ def test_repairing_goes_on_for_as_many_rounds_as_asked(trained):
     one.run(rounds=2)
     assert one.ledger.requests.get(request.id).result["recovery_rounds"] == 3
     assert kept(one).rounds("2") == [5, 6]
+
+
+def test_a_round_in_which_every_client_fails_repairs_nothing(trained, monkeypatch):
+    """Rounds 5 and 7 of them: each is asked for again, and the report says so."""
+    one = trained("hf-online", recovery_max_rounds=1, recovery_tolerance=1.0)
+    request = one.file(client("1"), "hf-online", repair_rounds=3)
+    push = one.grid.push_messages
+
+    def push_but_in_some_rounds(messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        fails = any(found.metadata.message_type == TRAIN and round_of(found) in (5, 7) for found in messages)
+        one.grid.broken = set(one.grid.contexts) if fails else set()
+        return push(messages)
+
+    monkeypatch.setattr(one.grid, "push_messages", push_but_in_some_rounds)
+    one.run(rounds=2)
+    assert one.ledger.requests.get(request.id).result["recovery_rounds"] == 3
+    assert kept(one).rounds("2") == [6, 8]
+    recovery = one.report(request.id)["recovery"]
+    assert recovery["rounds"] == 3
+    assert recovery["stop_reason"].endswith("; of 5 recovery rounds 2 gave no model")
 
 
 def restarted(one: InProcessFederation, prepare: str, **settings) -> None:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 LIVE = "tests/integration/test_page_commands.py::test_commands_of_the_pages_do_what_the_pages_say"
 ALONE = "tests/integration/test_page_commands.py::test_what_needs_no_federation_works"
-TUTORIAL = "tests/integration/test_page_commands.py::test_the_tutorial_of_an_own_app_can_be_followed"
+TUTORIAL = "tests/integration/test_own_app.py::test_the_tutorial_is_followed_to_the_report"
 HOSTS = "tests/integration/test_guide.py::test_the_guide_can_be_followed_as_it_stands"
 GATE = ".ci/run"
 

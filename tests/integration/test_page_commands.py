@@ -4,7 +4,6 @@ What differs is what a reader puts in place of the pages' names. `tests.code_blo
 """
 
 import os
-import re
 import shutil
 import subprocess
 import threading
@@ -15,11 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.local_layout import free_ports
-from benchmarks.process_group import kill_local_superlink
 from server.operations.flower_control import flower_environment
 from strategies.installation import program
-from tests.code_blocks import ALONE, DOCS, LIVE, ROOT, TUTORIAL, ShellBlock, all_shell_blocks
+from tests.code_blocks import ALONE, LIVE, ROOT, ShellBlock, all_shell_blocks
 from tests.integration.live_federation import WAIT_S, LiveFederation, live_federation
 from unlearning.errors import FlowerUnlearningError
 from unlearning.requests import DeletionRequest, Status
@@ -197,30 +194,3 @@ def test_what_needs_no_federation_works(tmp_path: Path) -> None:
     assert {one.name for one in (tmp_path / "people").iterdir()} >= {"ada.pem", "olga.pem", "bea.pem"}
     assert (tmp_path / "CLIENT-ID.pem").exists()
     assert (tmp_path / "noisy" / "train.npz").exists()
-
-
-@pytest.mark.long
-def test_the_tutorial_of_an_own_app_can_be_followed(tmp_path: Path) -> None:
-    """Its files are written where its steps say so; in the end there are a report, a model, and a test that passes."""
-    text = (DOCS / "tutorial-your-own-app.md").read_text(encoding="utf-8")
-    shell, app, place = by_test(TUTORIAL), tmp_path / "hospital", tmp_path
-    blocks = {(block.page, block.line): block for block in shell.values()}
-    http, control = map(str, free_ports(2))
-    variables = {
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_HOME": str(tmp_path / "flwr"),
-        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": http,
-        "FLWR_LOCAL_CONTROL_API_PORT": control,
-    }
-    try:
-        for found in re.finditer(r"(?ms)^```(sh|python)\n(.*?)^```$", text):
-            line = text[: found.start()].count("\n") + 1
-            if found[1] == "python":
-                (app / found[2].splitlines()[0].removeprefix("# ")).write_text(found[2], encoding="utf-8")
-            elif block := blocks.get(("tutorial-your-own-app", line)):
-                run_block(block, place, {}, **variables)
-                place = app
-    finally:
-        kill_local_superlink(tmp_path / "flwr")  # `flwr run . local` starts one and leaves it behind
-    assert (app / "state" / "reports" / "r-000001" / "report.html").exists()
-    assert (app / "model.pt").exists()

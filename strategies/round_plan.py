@@ -152,6 +152,11 @@ class RoundOutcome:
     total: SecureTotal | None = None
     release: str = ""
 
+    @property
+    def committed(self) -> Vector | None:
+        """The model (d,) that the federation goes on with; None where it keeps the one that it has."""
+        return None if self.problem else self.model
+
     def log(self) -> None:
         """Log whose update is refused, and who counts fewer examples."""
         for who, reason in self.refused.items():

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unlearning.errors import UpdateRefused
-from unlearning.parameters import CHUNK, Vector, layout, parts
+from unlearning.parameters import CHUNK, Vector, dot, layout, parts
 from unlearning.runtime.spool import to_be_written
 from unlearning.tasks.task import Task
 from unlearning.training import structure
@@ -91,13 +91,8 @@ class Change:
     @cached_property
     def norm(self) -> float:
         """The Euclidean norm, computed in float64."""
-        wide, squared = np.empty(CHUNK), 0.0
         with np.errstate(over="ignore", invalid="ignore"):  # the numbers are a client's
-            for chunk in self.chunks():
-                one = wide[: len(chunk)]
-                one[:] = chunk
-                squared += float(np.dot(one, one))
-        return math.sqrt(squared)
+            return math.sqrt(sum(dot(chunk, chunk) for chunk in self.chunks()))
 
     def chunks(self) -> Iterator[Vector]:
         """Yield the change, a chunk at a time; the next chunk overwrites it. Clients may answer any kind of number."""

@@ -124,7 +124,7 @@ def recover(context: FederationContext, state: FederationState) -> Iterator[Step
     state, answers = measure_beside(opened, state, stage, context.ask_round(state))
     if answers is not None and not context.clients.fedavg.skips_round:
         done, deletion = context.take_round(state, answers), state.active_deletion()
-        is_failed = done.outcome.model is None or bool(done.outcome.problem)
+        is_failed = done.outcome.committed is None
         deletion = replace(
             deletion,
             recovery_rounds=deletion.recovery_rounds + (not is_failed),
@@ -159,7 +159,7 @@ def _decide(context: FederationContext, state: FederationState, reason: str) -> 
     deletion = state.active_deletion()
     if deletion.failed_rounds:
         tried = deletion.recovery_rounds + deletion.failed_rounds
-        reason = f"{reason}; of {tried} recovery rounds {deletion.failed_rounds} gave no model"
+        reason = f"{reason}; of {tried} recovery rounds {deletion.failed_rounds} left the model as it was"
     # A checkpoint that was lost since has committed it: then there is no way back.
     is_committed = context.ledger.requests.get(deletion.request_ids[0]).status is not Status.RECOVERING
     settings, task = context.settings, context.task

@@ -74,7 +74,7 @@ class FederationContext:
             outcome = fedavg.aggregate_sum(done.total, gate)
         else:
             outcome = fedavg.aggregate(number, done.messages.values(), gate)
-        committed = None if outcome.problem else outcome.model
+        committed = outcome.committed
         following = replace(
             state, round=number, suspensions=suspend(state.suspensions, outcome.culprit, number)
         )

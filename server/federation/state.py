@@ -104,7 +104,7 @@ class ActiveDeletion:
     is_never_used: nothing of the targets has entered the model, so `method` is not carried out.
     accepted_loss, accepted_by: how many points an operator lets this deletion cost, and who; 0: as the settings say.
     target_score: recovery may end when the test score reaches it; None if there is nothing to test on.
-    recovery_rounds, failed_rounds: rounds of recovery that gave a model, and those that gave none.
+    recovery_rounds, failed_rounds: rounds of recovery whose model was committed, and those that left it as it was.
     """
 
     request_ids: tuple[str, ...]

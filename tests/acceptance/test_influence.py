@@ -179,7 +179,7 @@ def test_a_recovery_does_not_wait_for_a_client_that_is_left_out(federation):
     assert {one.ledger.requests.get(other.id).status for other in others} == {Status.COMPLETED}
     recovery = one.report(others[0].id)["recovery"]
     assert recovery["rounds"] == 0
-    assert recovery["stop_reason"].endswith("; of 2 recovery rounds 2 gave no model")
+    assert recovery["stop_reason"].endswith("; of 2 recovery rounds 2 left the model as it was")
 
 
 @pytest.mark.slow

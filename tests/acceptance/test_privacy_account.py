@@ -240,25 +240,34 @@ def test_repairing_goes_on_for_as_many_rounds_as_asked(trained):
     assert kept(one).rounds("2") == [5, 6]
 
 
-def test_a_round_in_which_every_client_fails_repairs_nothing(trained, monkeypatch):
-    """Rounds 5 and 7 of them: each is asked for again, and the report says so."""
+@pytest.mark.parametrize(
+    ("failing", "count", "carried", "said"),
+    [
+        ({5, 7}, 3, [6, 8], "of 5 recovery rounds 2 left the model as it was"),
+        ({4, 5, 6}, 0, [1, 2], "of 3 recovery rounds 3 left the model as it was"),
+    ],
+)
+def test_a_round_in_which_every_client_fails_repairs_nothing(
+    trained, monkeypatch, failing, count, carried, said
+):
+    """Another is asked for in its place, but not without end, and the report says so."""
     one = trained("hf-online", recovery_max_rounds=1, recovery_tolerance=1.0)
     request = one.file(client("1"), "hf-online", repair_rounds=3)
     push = one.grid.push_messages
 
     def push_but_in_some_rounds(messages: Iterable[Message]) -> Iterable[str]:
         messages = list(messages)
-        fails = any(found.metadata.message_type == TRAIN and round_of(found) in (5, 7) for found in messages)
+        fails = any(found.metadata.message_type == TRAIN and round_of(found) in failing for found in messages)
         one.grid.broken = set(one.grid.contexts) if fails else set()
         return push(messages)
 
     monkeypatch.setattr(one.grid, "push_messages", push_but_in_some_rounds)
     one.run(rounds=2)
-    assert one.ledger.requests.get(request.id).result["recovery_rounds"] == 3
-    assert kept(one).rounds("2") == [6, 8]
+    assert one.ledger.requests.get(request.id).result["recovery_rounds"] == count
+    assert kept(one).rounds("2") == carried
     recovery = one.report(request.id)["recovery"]
-    assert recovery["rounds"] == 3
-    assert recovery["stop_reason"].endswith("; of 5 recovery rounds 2 gave no model")
+    assert recovery["rounds"] == count
+    assert recovery["stop_reason"].endswith(f"; {said}")
 
 
 def restarted(one: InProcessFederation, prepare: str, **settings) -> None:

@@ -16,6 +16,7 @@ from typing import IO, Protocol
 
 import psutil
 
+from benchmarks.local_layout import free_ports
 from unlearning.errors import DeploymentError
 from unlearning.runtime.durable_files import OTHERS, make_private, open_private
 
@@ -158,8 +159,22 @@ def living_processes() -> Iterator[Process]:
                 yield Process(process.pid, os.getpgid(process.pid), " ".join(process.info["cmdline"] or ()))
 
 
-def kill_local_superlink(home: Path) -> None:
-    """Kill the SuperLink that `flwr run . local` leaves behind, and its children; `home` is Flower's directory."""
+@contextlib.contextmanager
+def local_superlink(home: Path) -> Iterator[dict[str, str]]:
+    """Yield variables with which `flwr run . local` starts its SuperLink on free ports; end it afterwards.
+
+    Flower leaves it behind, by default on fixed ports, where the next run takes it. home: Flower's directory.
+    """
+    http, control = map(str, free_ports(2))
+    ports = {"FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": http, "FLWR_LOCAL_CONTROL_API_PORT": control}
+    try:
+        yield {"FLWR_HOME": str(home), **ports}
+    finally:
+        _kill_superlink(home)
+
+
+def _kill_superlink(home: Path) -> None:
+    """Kill the SuperLink whose files are in `home`, and its children."""
     groups = {
         process.group
         for process in living_processes()

@@ -27,8 +27,7 @@ import typer
 from rich.console import Console
 
 from benchmarks.deployment import LocalDeployment
-from benchmarks.local_layout import free_ports
-from benchmarks.process_group import kill_local_superlink
+from benchmarks.process_group import local_superlink
 from benchmarks.tables import table, write
 from server.operations.flower_control import ConfigValue, config_argument, flower_environment
 from strategies.installation import program
@@ -226,25 +225,22 @@ def simulation(
             app_dir = write_app(directory / "app")
             home = directory / "home"
             home.mkdir()
-            port = free_ports(1)[0]
             plan = Plan(output=result, kinds=("stock", "ours", "unlearning"), repeats=repeats)
             variables = {
                 **os.environ,
                 **flower_environment(home),
                 **plan.write(directory / "plan.json"),
-                "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(port),
                 "OMP_NUM_THREADS": "1",
             }
             config: dict[str, ConfigValue] = {"dataset": dataset, "model": "logistic", "num-clients": count}
             command = [program("flwr"), "run", str(app_dir), "local", "--stream"]
             command += ["--federation-config", f"num-supernodes={count}"]
             command += ["--run-config", config_argument(config)]
-            try:
+            with local_superlink(home) as own:
+                environment = {**variables, **own}
                 done = subprocess.run(
-                    command, env=variables, capture_output=True, text=True, timeout=3600, check=False
+                    command, env=environment, capture_output=True, text=True, timeout=3600, check=False
                 )
-            finally:
-                kill_local_superlink(home)
             if not result.exists():
                 console.print(done.stdout[-4000:], done.stderr[-4000:])
                 raise typer.Exit(1)

@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.local_layout import free_ports
-from benchmarks.process_group import kill_local_superlink
+from benchmarks.process_group import local_superlink
 from server.federation.checkpoints import CheckpointStore
 from server.operations.flower_control import FLOWER_ENVIRONMENT
 from tests.integration.conftest import REPOSITORY
@@ -155,18 +154,14 @@ def test_it_learns_and_forgets(installed: Installed, tmp_path: Path, kind: str):
 def test_the_tutorial_is_followed_to_the_report(installed: Installed, tmp_path: Path):
     """Its blocks in their order, but for the installation: a new app, data of one's own, a deletion, the model."""
     _, _, steps = (REPOSITORY / "docs" / "tutorial-your-own-app.md").read_text().partition("## Step 2")
-    directory, home = tmp_path, tmp_path / "flwr"
-    http, control = map(str, free_ports(2))
-    variables = {"FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": http, "FLWR_LOCAL_CONTROL_API_PORT": control}
-    try:
+    directory = tmp_path
+    with local_superlink(tmp_path / "flwr") as variables:
         for kind, text in re.findall(r"(?ms)^```(sh|python)\n(.*?)^```$", steps):
             if kind == "python":
                 (directory / text.splitlines()[0].removeprefix("# ")).write_text(text)
                 continue
-            said = installed.shell(f"{text}\npwd", directory, FLWR_HOME=str(home), **variables)
+            said = installed.shell(f"{text}\npwd", directory, **variables)
             directory = Path(said.splitlines()[-1])
-    finally:
-        kill_local_superlink(home)  # `flwr run . local` starts one and leaves it behind
     report = directory / "state" / "reports" / "r-000001"
     assert (report / "report.html").exists()
     request = json.loads((report / "report.json").read_text())["request"]

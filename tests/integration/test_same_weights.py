@@ -20,8 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.local_layout import free_ports
-from benchmarks.process_group import kill_local_superlink
+from benchmarks.process_group import local_superlink
 from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger
 from server.operations.flower_control import ConfigValue, config_argument, flower_environment
@@ -99,23 +98,20 @@ def run_in_process(directory: Path, config: Mapping[str, ConfigValue] = RUN_CONF
 def run_in_simulation(directory: Path, config: Mapping[str, ConfigValue] = RUN_CONFIG) -> Outcome:
     """`flwr run . local`, as a user calls it."""
     state_dir = directory / "state"
-    http, control = map(str, free_ports(2))
-    environment = {
-        **flower_environment(directory / "flower"),
-        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": http,
-        "FLWR_LOCAL_CONTROL_API_PORT": control,
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "OMP_NUM_THREADS": "1",
-    }
+    home = directory / "flower"
+    environment = {**flower_environment(home), "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
     command = [program("flwr"), "run", str(REPOSITORY), "local", "--stream"]
     command += ["--federation-config", f"num-supernodes={NUM_CLIENTS}"]
     command += ["--run-config", config_argument({**config, "state-dir": str(state_dir)})]
-    try:
+    with local_superlink(home) as variables:
         done = subprocess.run(
-            command, env=environment, cwd=directory, capture_output=True, text=True, timeout=RUN_TIMEOUT_S
+            command,
+            env={**environment, **variables},
+            cwd=directory,
+            capture_output=True,
+            text=True,
+            timeout=RUN_TIMEOUT_S,
         )
-    finally:
-        kill_local_superlink(directory / "flower")  # `flwr run . local` starts one and leaves it behind
     assert (state_dir / "ledger.db").exists(), done.stdout + done.stderr
     return outcome_in(state_dir, config)
 

@@ -13,7 +13,7 @@ from flwr.app import Array, Message, RecordDict
 
 from strategies.messages import VECTOR, vector_of
 from tests.acceptance.test_hostile_clients import HOSTILE, Hostile, absent
-from tests.cases import slow_but
+from tests.cases import LONG, slow_but
 from tests.federation import InProcessFederation, client
 from tests.hostile import Forge, with_array, with_arrays
 from unlearning.errors import UnsupportedRequest
@@ -63,7 +63,7 @@ def deleted(
 
 
 @pytest.mark.parametrize(
-    "method", slow_but(("sisa",), [name for name in METHODS if name != "retrain"])
+    "method", slow_but(("sisa",), [name for name in METHODS if name != "retrain"], LONG)
 )  # which is below
 @pytest.mark.slow
 def test_an_absurd_answer_is_left_out_as_an_absent_one(federation, method):

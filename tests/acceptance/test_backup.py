@@ -25,6 +25,7 @@ from server.operations.backup import FILE, back_up, read_verified
 from server.operations.certified_deletions import read_certified, unknown_to
 from server.operations.restore import restore
 from tests.acceptance.test_live_deletion import sample_ids
+from tests.cases import LONG
 from tests.federation import client
 from tests.ledgers import NOW, live_at, submit
 from tests.raising import raises
@@ -142,7 +143,7 @@ def test_what_a_restore_undoes_is_carried_out_again_in_its_order(one, backup_of_
     }
 
 
-@pytest.mark.parametrize("where", ["here", "on a new machine"])
+@pytest.mark.parametrize("where", [pytest.param("here", marks=LONG), "on a new machine"])
 def test_sites_that_remember_a_deletion_need_none_of_its_data_to_do_it_again(
     federation, one, tmp_path, where
 ):

@@ -13,6 +13,7 @@ from server.federation.earlier_settings import SettingsSince, going_on
 from server.state_directory.files import SETTINGS_FILE
 from strategies.settings.groups import TrainingSchedule
 from strategies.settings.run_config import FIELDS, RunSettings
+from tests.cases import LONG
 from tests.federation import SMALL, InProcessFederation, client
 from tests.raising import refuses
 from unlearning.methods.registry import METHODS
@@ -86,7 +87,7 @@ def unchanged(shared_federation) -> Callable[[str], np.ndarray]:
     "changed",
     [
         pytest.param(tuple(OTHER_TRAINING), id="all"),
-        *(pytest.param((name,), id=name, marks=pytest.mark.slow) for name in OTHER_TRAINING),
+        *(pytest.param((name,), id=name, marks=LONG) for name in OTHER_TRAINING),
     ],
 )
 @pytest.mark.parametrize("method", ["sisa", "federaser"])
@@ -100,6 +101,7 @@ def test_a_method_repeats_rounds_with_the_settings_that_they_had(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_sisa_gives_the_bits_of_retraining_through_a_change_of_settings(federation):
     """Rounds before and after it are repeated, each as it was; the schedule's decay counts from round 1."""
     one, without = (federation(name=name, prepare="sisa shards=1", **ONE) for name in ("with", "without"))

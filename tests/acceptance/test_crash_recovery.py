@@ -13,6 +13,7 @@ from client.memory import DirectoryMemory
 from server.federation.checkpoints import CheckpointStore
 from server.ledger import LedgerWriter
 from server.ledger.request_store import Requests
+from tests.cases import LONG, slow_but
 from tests.federation import SMALL, InProcessFederation
 from tests.kills import Killer
 from unlearning.errors import Fenced
@@ -37,7 +38,7 @@ DURABLE_STEPS = (
     "stride",
     [
         pytest.param(29, id="some"),
-        pytest.param(1, id="every", marks=[pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]),
+        pytest.param(1, id="every", marks=[*LONG, pytest.mark.timeout(900)]),
     ],
 )
 def test_a_kill_at_any_write_changes_nothing_in_the_end(federation, monkeypatch, stride):
@@ -102,7 +103,7 @@ STRIDE = 16
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", WITHOUT_PREPARATION)
+@pytest.mark.parametrize("method", slow_but(("newton-cg", "puf-regular"), WITHOUT_PREPARATION, LONG))
 def test_every_method_survives_kills(federation, monkeypatch, method):
     """At every sixteenth write, from another one on with each method: the bits and the one completion of no kill."""
     script = f"at=1 client=1 method={method} {FEW_EXCHANGES.get(method, '')}"

@@ -15,6 +15,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from server.federation.presence import Suspension
 from strategies.messages import VECTOR, vector_of
 from tests.acceptance.test_hostile_clients import HOSTILE, Hostile, absent
+from tests.cases import LONG
 from tests.federation import InProcessFederation, client
 from tests.hostile import HONEST, Forge
 from unlearning.parameters import Vector, content_hash
@@ -78,7 +79,7 @@ def honest_score(tmp_path_factory) -> float:
 @pytest.mark.parametrize(
     "forge",
     [
-        pytest.param(pulling(9, 2), marks=pytest.mark.slow),
+        pytest.param(pulling(9, 2), marks=LONG),
         pulling(9, 3, constant),
     ],
 )
@@ -149,7 +150,7 @@ def test_a_client_is_asked_again_after_its_rounds_and_trains_as_before(federatio
     assert "left_out" not in [*one.ledger.all_rounds()][-1].metrics
 
 
-@pytest.mark.parametrize("kinds", [("train.unlearn",), pytest.param(("train",), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kinds", [("train.unlearn",), pytest.param(("train",), marks=LONG)])
 def test_a_deletion_gets_through_without_the_client_that_pulls_away(federation, kinds):
     """In an exchange of FedOSD, whose mean weighs no counts, and in recovery rounds; the report names it."""
     settings = SPOILING if kinds == ("train",) else FIVE

@@ -10,6 +10,7 @@ from server.federation.clients import Clients
 from strategies.exchange import Exchange
 from strategies.joint_exchange import MEASURE_TOO, JointMessages
 from strategies.messages import MEASURE, NOTICE, TRAIN, UNLEARN, told_values
+from tests.cases import LONG
 from tests.federation import InProcessFederation, client
 from unlearning.errors import DataError
 from unlearning.requests import Granularity, Target
@@ -82,7 +83,7 @@ SAMPLES = "three of its samples"
     ("method", "target", "has_test_set"),
     [
         ("puf-regular", Target(Granularity.CLASS, class_label=3), False),
-        ("gradient-ascent", SAMPLES, True),
+        pytest.param("gradient-ascent", SAMPLES, True, marks=LONG),
     ],
 )
 def test_models_and_figures_are_those_of_exchanges_of_their_own(

@@ -10,6 +10,7 @@ from client.memory import DirectoryMemory
 from server.ledger.request_store import Requests
 from server.live_loop import LOOK_S
 from strategies.messages import UNLEARN, WHOAMI, round_of
+from tests.cases import LONG
 from tests.federation import SMALL, InProcessFederation, client
 from unlearning.methods.registry import METHODS
 from unlearning.parameters import content_hash
@@ -353,7 +354,7 @@ DRAWN = ("puf-special", "federaser", "sisa")
 """Whose reports have their pictures: of a method that prepares, one that does not, and an ensemble."""
 
 SERVED = [
-    pytest.param(method, marks=pytest.mark.pictures if method in DRAWN else pytest.mark.slow)
+    pytest.param(method, marks=pytest.mark.pictures if method in DRAWN else LONG)
     for method in sorted(METHODS)
     if not METHODS[method].info.rests_on_training  # test_private_training.py
 ]

@@ -8,6 +8,7 @@ import pytest
 from server.state_directory.files import NOISE_SECRET
 from strategies import FedAvg, PUFRegular
 from strategies.messages import vector_of
+from tests.cases import LONG
 from unlearning.certified.secret_noise import derived_key, noise_secret
 from unlearning.local import begin, learn, retained, unlearn
 from unlearning.methods.registry import METHODS
@@ -51,17 +52,15 @@ FOUR = {
 PREPARE = {"hf-online": "hf-online", "sisa": "sisa shards=2 slices=1"}
 
 
-QUICK = {"not"}
+IN_THE_GATE = {"not": (), "puf-regular": pytest.mark.slow, "sisa": pytest.mark.slow}
 EVERY_METHOD = [
-    pytest.param(name, False, marks=() if name in QUICK else pytest.mark.slow)
+    pytest.param(name, False, marks=IN_THE_GATE.get(name, LONG))
     for name in sorted(METHODS)
     if not METHODS[name].info.rests_on_training  # the library trains without privacy
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "leaves_out"), [pytest.param("hf-kcu", True, marks=pytest.mark.slow), *EVERY_METHOD]
-)
+@pytest.mark.parametrize(("name", "leaves_out"), [pytest.param("hf-kcu", True, marks=LONG), *EVERY_METHOD])
 def test_deletions_one_after_another_are_those_of_a_federation(federation, name: str, leaves_out: bool):
     """Two clients with a round between, then samples and a class with none: what is forgotten counts nowhere.
 

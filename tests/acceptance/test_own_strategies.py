@@ -16,7 +16,7 @@ import strategies
 from server import make_server_app
 from strategies.aggregation import OwnAggregation
 from strategies.messages import TRAIN, model_record, vector_of
-from tests.cases import slow_but
+from tests.cases import LONG, slow_but
 from tests.deletion_service import free_port
 from tests.own_pictures import own_training
 from tests.raising import raises, refuses
@@ -63,7 +63,7 @@ def started(
     return vector_of(result.arrays)
 
 
-@pytest.mark.parametrize("name", slow_but(("FedAdam", "FedAvgM", "FedTrimmedAvg"), MAKERS))
+@pytest.mark.parametrize("name", slow_but(("FedAdam", "FedAvgM", "FedTrimmedAvg"), MAKERS, LONG))
 def test_a_strategy_gives_the_model_of_flower_s_own_loop(tmp_path, name):
     """The same clients, the same strategy, once in the live federation and once under `start()`."""
     app = SmallApp(tmp_path, strategy=MAKERS[name])

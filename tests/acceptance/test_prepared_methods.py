@@ -18,6 +18,7 @@ from server.federation.checkpoints import CheckpointStore
 from server.federation.preparations import Preparations
 from server.ledger import LedgerWriter
 from strategies.messages import MEASURE, TRAIN, UNLEARN, WHOAMI, named_arrays
+from tests.cases import LONG
 from tests.federation import InProcessFederation, client
 from tests.kills import Killer
 from unlearning.errors import ConfigurationError, UnsupportedRequest
@@ -36,8 +37,7 @@ PREPARED = [
 """Method and the setting `prepare`."""
 
 PREPARED_QUICKLY = [
-    one if one.id in ("pga", "sisa") else pytest.param(*one.values, id=one.id, marks=pytest.mark.slow)
-    for one in PREPARED
+    one if one.id in ("pga", "sisa") else pytest.param(*one.values, id=one.id, marks=LONG) for one in PREPARED
 ]
 """The same; one that keeps updates and one that keeps models are in the default tests."""
 

@@ -139,9 +139,10 @@ def survive(make: Callable[..., InProcessFederation], killer: Killer, seed: int)
     ("seeds", "requests", "kills"),
     [
         pytest.param(range(4), 12, 40, id="dozens"),
-        pytest.param(range(4, 18), 42, 160, id="hundreds", marks=pytest.mark.long),
+        pytest.param(range(4, 18), 42, 160, id="hundreds"),
     ],
 )
+@pytest.mark.long
 def test_kills_at_random_places_change_nothing(federation, killer, seeds, requests, kills):
     """The seeds say how to see a failure again."""
     tally = sum((survive(federation, killer, seed) for seed in seeds), Counter())

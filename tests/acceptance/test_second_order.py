@@ -84,6 +84,7 @@ def over_messages(method: str, forgotten: Exclusions, tmp_path: Path, **paramete
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_newton_cg_asks_everyone_where_a_share_of_the_clients_trains_in_a_round(tmp_path):
     """With two of five clients a round it makes the step of all: the retrained model is that of everybody's data."""
     state = over_messages("newton-cg", Exclusions(), tmp_path, curvature="hessian", precondition=False)
@@ -140,6 +141,7 @@ def solved(kind: str, *, precondition: bool = False, **changes: Any) -> Unlearni
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_preconditioner_saves_iterations_and_not_accuracy():
     """Half the products at most, the same solution."""
     preconditioned, plain = solved("client", precondition=True), solved("client")
@@ -149,6 +151,7 @@ def test_the_preconditioner_saves_iterations_and_not_accuracy():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_newton_steps_come_closer_than_one():
     """Quadratic convergence to the retrained model."""
     two = solved("client", newton_steps=2)
@@ -156,6 +159,7 @@ def test_two_newton_steps_come_closer_than_one():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_remove_only_agrees_with_the_default_at_a_minimum():
     """At the minimiser ∇F_R = −(n_u/n_R)(∇ℓ(D_u) + μθ), so both forms are one."""
     only = solved("sample", remove_only=True)

@@ -27,6 +27,7 @@ from strategies.messages import (
     with_content,
     with_values,
 )
+from tests.cases import LONG, slow_but
 from tests.deletion_service import free_port
 from tests.federation import SMALL, InProcessFederation
 from tests.key_files import write_keys
@@ -343,7 +344,8 @@ def test_a_round_in_which_the_server_died_is_never_answered_again(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("method", "parameters"), [("newton-cg", {"iterations": 2}), ("retrain", {}), ("puf-regular", {})]
+    ("method", "parameters"),
+    slow_but(("newton-cg",), [("newton-cg", {"iterations": 2}), ("retrain", {}), ("puf-regular", {})], LONG),
 )
 def test_a_server_that_dies_in_every_third_round_completes_a_deletion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, parameters: dict[str, int]

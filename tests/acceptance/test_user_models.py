@@ -16,6 +16,7 @@ from client.context_memory import memory_of
 from server import make_server_app
 from server.federation.checkpoints import CheckpointStore
 from strategies.in_process_grid import run_apps
+from tests.cases import LONG
 from tests.federation import DEFAULTS
 from unlearning.evaluation import predict
 from unlearning.optimizers import OPTIMIZER
@@ -165,7 +166,7 @@ USERS = {
     "text classifier": (text_classifier, sentences, "hf-kcu-influence"),
     "text classifier with LoRA": (adapted_text_classifier, sentences, "retrain"),
 }
-TEXT = [pytest.param(name, marks=pytest.mark.slow) for name in USERS if name.startswith("text")]
+TEXT = [pytest.param(name, marks=LONG) for name in USERS if name.startswith("text")]
 
 
 # transformers announces the end of a name that peft still uses

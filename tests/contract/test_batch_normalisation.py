@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from tests.cases import slow_but
+from tests.cases import LONG, slow_but
 from tests.normalised import TASK, TRAINING, examples, sites
 from unlearning.errors import ConfigurationError, NumericalError, UnsupportedRequest
 from unlearning.evaluation import evaluate
@@ -68,7 +68,7 @@ def check_statistics(parameters: Vector) -> None:
 
 
 @pytest.mark.parametrize("leaver", [pytest.param(MILD, marks=pytest.mark.slow), FAR])
-@pytest.mark.parametrize("name", slow_but(QUICK, METHODS_THAT_TAKE_STATISTICS))
+@pytest.mark.parametrize("name", slow_but(QUICK, METHODS_THAT_TAKE_STATISTICS, LONG))
 def test_a_leaver_with_spread_inputs_does_not_break_the_model(name: str, leaver: str):
     """With every parameter at its default: finite, positive variances, and recovered as good as a retrained one."""
     target = TARGETS[Granularity.CLIENT]
@@ -90,6 +90,7 @@ def test_a_leaver_with_spread_inputs_does_not_break_the_model(name: str, leaver:
             for granularity in (Granularity.SAMPLE, Granularity.CLASS)
             if granularity in METHODS[name].info.granularities
         ),
+        LONG,
     ),
 )
 def test_forgetting_a_part_leaves_sound_statistics(name: str, granularity: Granularity):

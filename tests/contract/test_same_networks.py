@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import unlearning
 from benchmarks.bench.batched_training import train_many
-from tests.cases import slow_but
+from tests.cases import LONG, slow_but
 from tests.contract.test_task_kinds import TARGETS, TRAINING, data_of, prepared_for
 from tests.tasks import initial_model, tiny_classification
 from unlearning.certified.linear_head import linear_head
@@ -134,7 +134,7 @@ CASES = [(name, kind) for kind, same in NETWORKS.items() for name in same.refuse
 """Where a network is refused by some, its ties are those that the others meet in the network before it."""
 
 
-@pytest.mark.parametrize(("name", "kind"), slow_but(("fedau", "hf-kcu", "puf-special", "sisa"), CASES))
+@pytest.mark.parametrize(("name", "kind"), slow_but(("fedau", "hf-kcu", "puf-special", "sisa"), CASES, LONG))
 def test_a_method_gives_the_same_model_for_one_network(
     name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

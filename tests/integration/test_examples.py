@@ -59,9 +59,10 @@ FINETUNE = Example(
     settings={"num-clients": 4, "local-epochs": 4, "weight-decay": 0.001},
 )
 EXAMPLES = [pytest.param(one, id=one.name) for one in (HOSPITALS, FINETUNE)]
+IN_THE_GATE = [EXAMPLES[0], pytest.param(FINETUNE, id=FINETUNE.name, marks=pytest.mark.long)]
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize("example", IN_THE_GATE)
 def test_its_own_test_passes(example: Example):
     """As its README says."""
     assert " passed" in example.python("-m", "pytest", "-q", "-p", "no:cacheprovider")

@@ -31,6 +31,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path
     return app, [packages, REPOSITORY]
 
 
+@pytest.mark.long
 def test_its_own_test_passes(installed: tuple[Path, list[Path]]):
     """The contract, a claim, and a federation."""
     app, places = installed

@@ -3,8 +3,8 @@
 The same settings, with three deletions written into them, run on the in-process Grid, by `flwr run . local`
 (Ray) and against a SuperLink with SuperNodes, over mutual TLS with certificates by the script and registered keys. A
 model's hash is over its bits, so equal hashes are more than equality to a tolerance; the last weights are also compared
-as numbers, so that a failure says how far apart they are. The simulation is compared by `make test-long`; in the gate
-the demo tells its story in it.
+as numbers, so that a failure says how far apart they are. In the gate the demo tells its story in the simulation and on
+processes.
 
 The same with secure aggregation, by six methods for which sums suffice: sums of integers have no order, so the bits
 are the same again, and within fixed point those of the run in the clear.
@@ -36,7 +36,7 @@ from unlearning.parameters import Vector
 from unlearning.requests import Status
 from unlearning.tasks import load_site
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 NUM_CLIENTS = 4
 RUN_TIMEOUT_S = 500.0  # on a quiet machine, a minute or two
@@ -161,7 +161,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return run_in_process(tmp_path_factory.mktemp("in-process"))
 
 
-@pytest.mark.parametrize("run", [pytest.param(run_in_simulation, marks=pytest.mark.long), run_on_processes])
+@pytest.mark.parametrize("run", [run_in_simulation, run_on_processes])
 def test_the_weights_do_not_depend_on_where_the_federation_runs(
     run: Callable[[Path], Outcome], expected: Outcome, tmp_path: Path
 ) -> None:
@@ -184,7 +184,6 @@ def test_each_deletion_changes_the_model_twice(expected: Outcome) -> None:
     assert kinds == ["training", "unlearning", "recovery"] * 3 + ["training"]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("settings", "most"), [(sums, 1e-3), (exact_ridge, 1e-6)])
 def test_sums_give_the_same_model_with_and_without_secure_aggregation(
     tmp_path: Path, settings: Callable[[], dict[str, ConfigValue]], most: float

@@ -133,6 +133,7 @@ def test_the_report_has_no_serious_fault(driver: Any, tmp_path: Path, is_dark: b
         screen.set_dark(False)
 
 
+@pytest.mark.long
 def test_strangers_stay_outside_and_a_list_too_long_is_dropped(
     driver: Any, guarded: Desk, people: Authority, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from server.ledger import Ledger
 from server.service.grpc_server import RunningServer
-from tests.cases import slow_but
+from tests.cases import LONG, slow_but
 from tests.deletion_service import WAIT_S, LiveLoop
 
 
@@ -54,7 +54,7 @@ def test_who_follows_a_request_ends_with_the_reader(
 
 
 @pytest.mark.parametrize(
-    "name", slow_but(["flower-unlearn"], ["flower-unlearn", "flower-unlearn-site", "flower-unlearn-peer"])
+    "name", slow_but(["flower-unlearn"], [f"flower-unlearn{end}" for end in ("", "-site", "-peer")], LONG)
 )
 @pytest.mark.slow
 def test_every_program_ends_in_silence(name: str) -> None:

@@ -12,7 +12,7 @@ import strategies
 from strategies import FedAvg, PUFSpecial
 from strategies.by_name import MethodStrategy, class_name, strategies_by_name
 from strategies.messages import vector_of
-from tests.cases import slow_but
+from tests.cases import LONG, slow_but
 from unlearning.errors import InvalidRequest, MethodFailed, UnsupportedRequest
 from unlearning.methods.registry import METHODS
 from unlearning.requests import Granularity, Target
@@ -34,7 +34,7 @@ def test_editors_and_type_checkers_see_the_strategy_of_every_method():
     assert all(issubclass(getattr(strategies, name), MethodStrategy) for name in seen)
 
 
-@pytest.mark.parametrize("name", slow_but(("exact-ridge", "newton-cg", "puf-special", "sisa"), METHODS))
+@pytest.mark.parametrize("name", slow_but(("exact-ridge", "newton-cg", "puf-special", "sisa"), METHODS, LONG))
 def test_each_unlearns_and_recovers_under_flowers_own_start(name: str, federation):
     """Two rounds are learnt, then the method's exchanges, then rounds without the target."""
     method = METHODS[name]

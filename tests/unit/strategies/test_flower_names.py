@@ -1,6 +1,7 @@
 """Names of Flower that are not of its public API, and those that releases have moved: each is there in this release.
 
-The list is what the code imports, so no use of such a name can be left out. `make newest-flower` runs this first.
+The list is what the code imports, so no use of such a name can be left out. `make newest-flower` runs this first; of
+the release that is installed the other tests import each of them.
 """
 
 import ast
@@ -8,6 +9,8 @@ from collections.abc import Iterator
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+
+import pytest
 
 REPOSITORY = Path(__file__).parents[3]
 USERS = ("benchmarks", "client", "server", "strategies", "tests")
@@ -30,6 +33,8 @@ def is_there(module: str, name: str) -> bool:
     return not name or hasattr(found, name)
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_flower_has_every_name_that_is_imported_of_it() -> None:
     """What is missing is listed with the files to change."""
     users: dict[tuple[str, str], list[str]] = {}

@@ -1,8 +1,6 @@
 """Models that are made of a template are those that their builder makes, or no template is made of it."""
 
 import gc
-import subprocess
-import sys
 import weakref
 from dataclasses import replace
 from functools import partial
@@ -221,16 +219,3 @@ def test_a_model_is_gone_with_its_last_reference():
         gc.enable()
 
     assert held == 0
-
-
-def test_no_computer_algebra_is_imported():
-    program = (
-        "import sys; from torch import nn; from unlearning.tasks.task import Task; from unlearning import training\n"
-        "task = Task.classifier('line', lambda: nn.Linear(6, 3), num_classes=3)\n"
-        "training.model_with(task, training.initial_parameters(task, 0)); training.structure(task)\n"
-        "print('sympy' in sys.modules)"
-    )
-
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-
-    assert done.stdout.split() == ["False"], done.stderr

@@ -129,7 +129,7 @@ task = make_task(settings)
 for name in ("sgd", "adam"):
     training = TrainingSettings(clip_norm=1.0, optimizer=name)
     train(task, initial_parameters(task, 0), load_site(settings, 0).train, training)
-heavy = {"torch._dynamo", "triton", "torchvision", "sklearn", "matplotlib"}
+heavy = {"torch._dynamo", "sympy", "triton", "torchvision", "sklearn", "matplotlib"}
 heavy |= {"scipy.linalg", "scipy.stats", "scipy.optimize"}
 print(heavy & sys.modules.keys() or "nothing after training")
 """

@@ -427,6 +427,7 @@ methods:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_method_of_another_kind_is_compared_with_a_retrain_of_its_kind(tmp_path):
     """Both are exact: their distance is nothing or rounding, whatever ordinary retraining gives."""
     experiment = read(tmp_path, OTHER_KINDS)

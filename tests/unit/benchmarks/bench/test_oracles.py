@@ -69,6 +69,7 @@ def test_an_oracle_is_what_retrain_is_with_that_seed(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_whole_run_sets_each_method_beside_the_oracles_and_goes_on(tmp_path):
     """Four seeds and five oracles: every row has its method's figures, the page has columns; nothing is done twice."""
     experiment = read(tmp_path, KNOWING)

@@ -106,6 +106,7 @@ def test_a_first_pass_is_made_once_for_all_seeds_and_both_kinds_of_experiment(tm
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_first_pass_scores_every_example_of_the_client(tmp_path):
     """By twenty real federations; those that all models know are the least vulnerable."""
     experiment = read(tmp_path, MIXED)

@@ -22,6 +22,7 @@ def test_the_minimum_has_no_gradient_left():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_every_bound_holds_and_the_residual_is_far_nearer_than_the_worst_case():
     """Error ≤ residual bound ≤ worst case, and noise never helps the bound: σ at ε = 8 is below that at ε = 1."""
     task, (data, test) = make_task(SETTINGS), sites_and_test(SETTINGS)

@@ -18,7 +18,7 @@ from server.operations.flower_control import (
     flower_environment,
     refuse_unusable_flower,
 )
-from tests.cases import slow_but
+from tests.cases import LONG, slow_but
 from tests.fake_flower import control_of_app
 from tests.raising import raises
 
@@ -52,7 +52,7 @@ def test_a_text_that_flower_cannot_carry_is_refused(text):
 
 
 @pytest.mark.parametrize(
-    "name", slow_but(["My Projects"], ["My Projects", "a,b", "50%", "plain", "müller;'s"])
+    "name", slow_but(["My Projects"], ["My Projects", "a,b", "50%", "plain", "müller;'s"], LONG)
 )
 def test_a_place_is_refused_where_a_superlink_makes_no_tables(tmp_path, name):
     """Flower's own migrations decide, run from a copy of its package in that place."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy
 
+from tests.cases import LONG
 from unlearning.certified.noise import gaussian_epsilon
 from unlearning.certified.noisy_steps import project
 from unlearning.certified.private_training import (
@@ -213,7 +214,7 @@ def test_rounds_that_count_together_count_as_no_less_than_each_by_itself(
     assert spread > 1 or together <= 1.2 * exact
 
 
-@pytest.mark.parametrize("sampling", [1.0, pytest.param(0.2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sampling", [1.0, pytest.param(0.2, marks=LONG)])
 def test_the_least_noise_keeps_the_budget_and_a_hundredth_less_does_not(sampling: float):
     """What is calibrated is what is counted."""
     noise = least_noise_multiplier(rounds(20, sampling=sampling), epsilon=2.0, delta=1e-5)
@@ -302,6 +303,7 @@ def attacked(share: float) -> tuple[float, float]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_an_attacker_with_shadow_federations_shows_less_than_is_certified_and_more_with_half_the_noise():
     """The second is the control: the attack would have found it."""
     certified, shown = attacked(1.0)

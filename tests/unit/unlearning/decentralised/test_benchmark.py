@@ -93,6 +93,7 @@ def test_a_leavers_model_is_not_in_the_mean(federation: Federation, before: Trai
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_sequence_asks_three_times_and_is_drawn(
     federation: Federation, before: Trained, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ def test_every_model_has_as_many_as_pytorch_counts(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_compiler_stays_away() -> None:
     """In a process of its own: two products, forward and for the weights' gradient."""
     done = subprocess.run([sys.executable, "-c", COUNTED], capture_output=True, text=True, check=True)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import LONG
 from tests.tasks import initial_model
 from unlearning.curvature.kinds import CurvatureKind
 from unlearning.curvature.products import CurvatureProduct
@@ -52,6 +53,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_it_has_about_the_papers_number_of_parameters():
     """3.6 million with ImageNet's 1,000 classes, as PUF counts; fewer with fewer classes."""
     factory = MODELS["mit-b0"].factory
@@ -105,10 +107,7 @@ def test_an_example_has_the_same_loss_in_training():
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(kind, marks=[] if kind is CurvatureKind.GAUSS_NEWTON else pytest.mark.slow)
-        for kind in CurvatureKind
-    ],
+    [pytest.param(kind, marks=() if kind is CurvatureKind.GAUSS_NEWTON else LONG) for kind in CurvatureKind],
 )
 @pytest.mark.slow
 def test_curvature_works_on_it(kind: CurvatureKind):

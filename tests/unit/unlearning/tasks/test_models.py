@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.cases import slow_but
+from tests.cases import LONG, slow_but
 from unlearning.errors import ConfigurationError, DataError
 from unlearning.tasks import TaskSettings, losses, make_task
 from unlearning.tasks.models import MODELS, Kind, Shape, model_builder, unfit_input
@@ -95,7 +95,7 @@ def test_every_parameter_has_a_gradient(name: str) -> None:
             assert parameter.grad.abs().max() > 0, key
 
 
-@pytest.mark.parametrize("name", slow_but({*NAMES} - {"resnet18"}, NAMES))
+@pytest.mark.parametrize("name", slow_but({*NAMES} - {"resnet18"}, NAMES, LONG))
 def test_double_backward_gives_a_symmetric_hessian(name: str) -> None:
     """u·Hv = v·Hu and not 0: curvature methods work on every model."""
     model, loss = tiny(name)

@@ -15,7 +15,7 @@ LONGEST := $(patsubst %,tests/%.py,$(addprefix integration/test_,own_app kills d
 	acceptance/test_crash_recovery integration/test_residue integration/console/test_browser)
 naming = $(sort $(shell grep -lrE --include='test_*.py' '$1' tests))
 SLOWEST_FIRST = --no-loadscope-reorder $(LONGEST) \
-	$(filter-out $(LONGEST),$(call naming,mark\.slow|slow_but|tests\.ledgers))
+	$(filter-out $(LONGEST),$(call naming,mark\.slow|slow_but|LONG|tests\.ledgers))
 # Unit tests that compute for seconds, which `make test-fast` leaves out.
 LONG_UNITS := benchmarks $(addprefix unlearning/,curvature decentralised tasks verification) \
 	$(addprefix strategies/test_,by_name.py sessions.py) client/test_planted_noise.py

@@ -191,6 +191,7 @@ def test_a_simulation_does_not_stay(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(HANGS_S)
+@pytest.mark.long
 def test_a_failure_says_what_and_where_the_logs_are(tmp_path):
     """Flower cannot take a path with a quote: the message names the setting, and nothing lives on."""
     directory = tmp_path / 'a"quote'

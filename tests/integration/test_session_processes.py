@@ -83,6 +83,7 @@ def test_the_process_that_held_what_is_forgotten_ends(live: LiveFederation, sour
     assert live.session_process(0) != before
 
 
+@pytest.mark.long
 def test_a_session_whose_process_is_killed_comes_back(live: LiveFederation) -> None:
     """Flower gives the process up a minute later; then the site takes the next invitation. No round waits longer.
 

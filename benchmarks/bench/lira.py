@@ -10,8 +10,7 @@ Legend: z outputs, p = softmax(z), y true class, s shadow models, n examples.
                 examples by heart p is 1 but for what a number can hold, and the surest examples, which give membership
                 away, would all be alike (in single precision φ would end at 17, in double precision at 36)
 
-    online      Λ = log N(φ; μ_in, σ_in²) − log N(φ; μ_out, σ_out²)
-    offline     Λ = log P[Z < φ],  Z ~ N(μ_out, σ_out²)         no shadow was trained on the example
+    score       Λ = log N(φ; μ_in, σ_in²) − log N(φ; μ_out, σ_out²)
 
 μ are means, as in Algorithm 1; the authors' code takes medians. On networks that know their examples by heart, with
 8 to 64 shadow models, the AUCs of the two were 0.00 to 0.02 apart, to either side.
@@ -19,7 +18,6 @@ Legend: z outputs, p = softmax(z), y true class, s shadow models, n examples.
 Source: Carlini et al., Membership Inference Attacks From First Principles (S&P 2022), Algorithm 1 and §V-B.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,27 +29,7 @@ from unlearning.errors import DataError
 Values = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-TrainAndScore = Callable[[NDArray[np.intp]], Values]
-"""Train a model on the examples at these positions; the margins φ (n,) of all examples.
-
-A model may be a whole federation: then this is a shadow federation.
-"""
-
 _SMALLEST_DEVIATION = 1e-6
-_EDGE = 1e-12
-
-
-def logit_confidence(confidences: Values) -> Values:
-    """Compute φ where only the true class's probability p is known; p is kept 1e-12 away from 0 and 1.
-
-    Raises:
-        DataError: a confidence lies outside [0, 1].
-    """
-    if not np.all((confidences >= 0) & (confidences <= 1)):
-        raise DataError("A confidence is a probability from 0 to 1.")
-    inside = np.clip(confidences, _EDGE, 1 - _EDGE)
-    result: Values = np.log(inside) - np.log1p(-inside)
-    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,31 +50,6 @@ class Shadows:
                 f"{self.margins.shape} and {self.trained_on.shape}."
             )
         _check_finite(self.margins)
-
-
-def train_shadows(
-    train_and_score: TrainAndScore, num_examples: int, num_shadows: int, *, seed: int
-) -> Shadows:
-    """Train `num_shadows` models, each on a random half, so that each example is in exactly half of them.
-
-    Raises:
-        DataError: fewer than four shadows or an odd number of them, or the callable gives another number
-            of margins than examples.
-    """
-    if num_shadows < 4 or num_shadows % 2:
-        raise DataError(f"LiRA needs an even number of four shadows or more, got {num_shadows}.")
-    generator = np.random.default_rng(seed)
-    ranks = generator.random((num_shadows, num_examples)).argsort(axis=0)
-    trained_on = ranks < num_shadows // 2
-    rows = []
-    for mask in trained_on:
-        found = np.asarray(train_and_score(np.flatnonzero(mask)), dtype=np.float64)
-        if found.shape != (num_examples,):
-            raise DataError(
-                f"A shadow model gives a margin for each of {num_examples} examples, got shape {found.shape}."
-            )
-        rows.append(found)
-    return Shadows(np.stack(rows), trained_on)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,22 +96,6 @@ def online_scores(
     result: Values = scipy.stats.norm.logpdf(
         target, inside.means, inside.deviations(global_variance=global_variance)
     ) - scipy.stats.norm.logpdf(target, outside.means, outside.deviations(global_variance=global_variance))
-    return result
-
-
-def offline_scores(target: Values, outside: Gaussians, *, global_variance: bool = False) -> Values:
-    """Return log P[a model without the example is less confident], of margins φ (n,): near 0, rather a member.
-
-    Only the shadows that were not trained on an example count for it. The score is Equation 4's one-sided
-    test, in logarithms so that very sure answers stay apart.
-
-    Raises:
-        DataError: the shapes do not fit, or an example lacks two shadows that were not trained on it.
-    """
-    _check(target, outside, "without")
-    result: Values = scipy.stats.norm.logcdf(
-        target, outside.means, outside.deviations(global_variance=global_variance)
-    )
     return result
 
 

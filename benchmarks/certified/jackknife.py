@@ -1,13 +1,9 @@
-"""The infinitesimal jackknife, factorised before any deletion, and a bound on its distance from retraining.
-
-Symbols are those of `unlearning.certified.newton_step` and `unlearning.certified.sensitivity`.
-"""
+"""The infinitesimal jackknife, factorised before any deletion; symbols as in `unlearning.certified.newton_step`."""
 
 import numpy as np
 import scipy  # its parts are imported at their first use
 
 from unlearning.certified.newton_step import InfluenceSettings, damped_curvature, summed_gradient
-from unlearning.certified.sensitivity import EXACT, Constants, Inexactness, Sensitivity, newton_step_bound
 from unlearning.errors import NumericalError
 from unlearning.parameters import Vector
 from unlearning.solvers.direct import dense_matrix
@@ -54,25 +50,3 @@ class PrecomputedJackknife:
         move = scipy.linalg.cho_solve(self._factor, total / self._num_examples)
         moved: Vector = (self._parameters.astype(np.float64) + move).astype(self._parameters.dtype)
         return moved
-
-
-def jackknife_bound(
-    constants: Constants, *, num_examples: int, num_deleted: int, inexactness: Inexactness = EXACT
-) -> Sensitivity:
-    """Compute Δ of the infinitesimal jackknife: that of the Newton step and m² L S/(λ² n (n−m)) more.
-
-    (nH)⁻¹ − (nH − mH_U)⁻¹ = −(nH)⁻¹ mH_U (nH − mH_U)⁻¹, applied to a sum of norm at most mL.
-
-    Raises:
-        NumericalError: not 0 ≤ m < n.
-    """
-    n, m = num_examples, num_deleted
-    newton = newton_step_bound(constants, num_examples=n, num_deleted=m, inexactness=inexactness)
-    stale = m**2 * constants.gradient_bound * constants.smoothness
-    stale /= constants.strong_convexity**2 * n * (n - m)
-    return Sensitivity(
-        value=newton.value + stale,
-        is_bound=True,
-        source="bound of the infinitesimal jackknife",
-        constants=constants,
-    )

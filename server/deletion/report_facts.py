@@ -3,8 +3,7 @@
 import platform
 from collections.abc import Sequence
 from dataclasses import fields
-from datetime import UTC, date, datetime
-from enum import StrEnum
+from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -215,12 +214,3 @@ def _version(package: str) -> str:
 
 def _text(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="seconds")
-
-
-def _plain(value: Any) -> Any:
-    """Return a request's value as the report has it: times and days as text, letters without their class."""
-    if isinstance(value, datetime):
-        return _text(value)
-    if isinstance(value, date):
-        return value.isoformat()
-    return str(value) if isinstance(value, StrEnum) else value

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
-from logging import getLogger
 from pathlib import Path
 from shutil import disk_usage
 
@@ -33,8 +32,6 @@ from strategies.sessions.payloads import SharedArrays, answer_content, message_p
 from unlearning.errors import SessionError
 from unlearning.runtime.peak_memory import GB
 from unlearning.untrusted import MAX_JSON_BYTES, reason_of
-
-_log = getLogger(__name__)
 
 RECONNECT_S = 30.0
 """How long a client whose stream broke is waited for."""

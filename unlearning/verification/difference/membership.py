@@ -3,8 +3,8 @@
     p, q  posteriors of a record before and after (classes,)      y  its class
     rise of the loss         (−log q_y) − (−log p_y)              fall of the confidence    p_y − q_y
 
-Both are higher where the model has lost the record. Of a population they are ranked against test records, which no
-model was trained on (`attack_result.rank_against`); of one candidate record `p_value` says how rare its score is.
+Both are higher where the model has lost the record. They are ranked against test records, which no model was trained on
+(`attack_result.rank_against`).
 
 Source: Chen et al., When Machine Unlearning Jeopardizes Privacy (CCS 2021), whose attacker holds both models; the two
 scores are the differences of Yeom's and of the confidence attack's.
@@ -50,11 +50,3 @@ def fall_of_confidence(before: Values, after: Values, labels: Labels) -> Values:
     rows = np.arange(len(labels))
     fall: Values = before[rows, labels].astype(np.float64) - after[rows, labels]
     return fall
-
-
-def p_value(candidate: float, never_used: Values) -> float:
-    """Compute the share of records (m,) that were never used with at least this score, the candidate counted in.
-
-    Small means that so large a change is rare without a deletion; it is never 0, at least 1/(m + 1).
-    """
-    return float((1 + np.sum(never_used >= candidate)) / (1 + len(never_used)))

@@ -7,7 +7,6 @@ from unlearning.errors import DataError
 from unlearning.verification.difference.membership import (
     fall_of_confidence,
     losses_of,
-    p_value,
     rise_of_loss,
 )
 
@@ -29,13 +28,6 @@ def test_the_confidence_falls_by_the_difference():
     """0.9 to 0.2 is 0.7."""
     fall = fall_of_confidence(np.array([[0.9, 0.1]]), np.array([[0.2, 0.8]]), np.array([0]))
     assert fall == pytest.approx([0.7])
-
-
-def test_a_candidate_is_as_rare_as_its_score():
-    """One of four others reaches 2: (1 + 1)/5. None reaches 9: 1/5, never 0."""
-    others = np.array([0.0, 1.0, 1.5, 2.0])
-    assert p_value(2.0, others) == 0.4
-    assert p_value(9.0, others) == 0.2
 
 
 def test_a_label_that_is_no_class_is_refused():

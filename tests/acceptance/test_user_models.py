@@ -95,19 +95,6 @@ def sentences(random: np.random.Generator) -> tuple[Any, torch.Tensor]:
     return {"input_ids": words * mask, "attention_mask": mask}, labels
 
 
-class PairsDataset(torch.utils.data.Dataset):
-    """A map-style Dataset whose inputs are dictionaries."""
-
-    def __init__(self, inputs: Mapping[str, torch.Tensor], targets: torch.Tensor) -> None:
-        self.inputs, self.targets = inputs, targets
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def __getitem__(self, index: int) -> tuple[dict[str, torch.Tensor], int]:
-        return {name: one[index] for name, one in self.inputs.items()}, int(self.targets[index])
-
-
 Draw = Callable[[np.random.Generator], tuple[Any, torch.Tensor]]
 
 

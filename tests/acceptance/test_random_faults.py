@@ -144,7 +144,10 @@ def survive(make: Callable[..., InProcessFederation], killer: Killer, seed: int)
 )
 @pytest.mark.long
 def test_kills_at_random_places_change_nothing(federation, killer, seeds, requests, kills):
-    """The seeds say how to see a failure again."""
+    """The seeds say how to see a failure again.
+
+    In the gate test_crash_recovery.py and the tests of methods kill at chosen places.
+    """
     tally = sum((survive(federation, killer, seed) for seed in seeds), Counter())
     print(tally)
     assert tally["requests"] >= requests

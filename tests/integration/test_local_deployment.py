@@ -129,7 +129,6 @@ def test_a_killed_superlink_comes_back_and_its_run_goes_on(trivial: Trivial) -> 
     assert sorted(trivial.answers()) == [(number, client) for number in (1, 2, 3) for client in "01"]
 
 
-@pytest.mark.long
 def test_an_interruption_ends_everything(tmp_path: Path) -> None:
     """Leaving by Ctrl-C stops the processes, as leaving otherwise does, and the helpers that outlive them."""
     pids: list[int] = []

@@ -33,7 +33,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path
 
 @pytest.mark.long
 def test_its_own_test_passes(installed: tuple[Path, list[Path]]):
-    """The contract, a claim, and a federation."""
+    """The contract, a claim, and a federation.
+
+    In the gate acceptance/test_adding_a_method.py carries out a deletion by the method of the tutorial.
+    """
     app, places = installed
     assert "4 passed" in run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], app, places)
 

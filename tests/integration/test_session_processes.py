@@ -88,6 +88,8 @@ def test_a_session_whose_process_is_killed_comes_back(live: LiveFederation) -> N
     """Flower gives the process up a minute later; then the site takes the next invitation. No round waits longer.
 
     By SIGTERM (client 3) as by SIGKILL (client 0).
+
+    In the gate the clients of tests/unit/strategies/test_sessions.py lose streams and processes.
     """
     live.wait_for_rounds(1)
     killed = {client: live.session_process(client) for client in (0, 3)}

@@ -137,7 +137,10 @@ def test_the_report_has_no_serious_fault(driver: Any, tmp_path: Path, is_dark: b
 def test_strangers_stay_outside_and_a_list_too_long_is_dropped(
     driver: Any, guarded: Desk, people: Authority, tmp_path: Path
 ) -> None:
-    """A used link, a wrong token, a form of another site, a name that points here; 100 MiB of samples."""
+    """A used link, a wrong token, a form of another site, a name that points here; 100 MiB of samples.
+
+    In the gate test_login.py and test_pages.py ask for the same without a browser.
+    """
     request = submit(guarded.calling(people.certify("ada", "operator")))
     page = f"/requests/{request.id}"
     too_long = tmp_path / "samples.txt"

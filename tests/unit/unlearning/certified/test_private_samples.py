@@ -219,7 +219,7 @@ def attacked(share: float) -> tuple[float, float]:
 def test_an_attacker_with_shadow_sites_shows_less_than_is_certified_and_more_with_half_the_noise():
     """The second is the control: the attack would have found it.
 
-    In the gate test_private_training.py attacks the noise of clients.
+    In the gate test_noisy_fine_tuning.py attacks the noise of a deletion.
     """
     certified, shown = attacked(1.0)
     assert shown < certified <= 1.0

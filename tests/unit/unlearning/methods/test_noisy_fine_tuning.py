@@ -83,7 +83,6 @@ def attacked(share: float) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_an_attacker_shows_less_than_is_certified_and_more_where_the_noise_is_halved():
     """The second is the control: the attack would have found it."""
     assert attacked(1.0) < 1.0 < attacked(0.5)

@@ -25,7 +25,13 @@ from server.ledger.database import checked_url
 from server.state_directory.files import CHECKPOINTS, LAST_BACKUP, REPLACED, RESTORING, refuse_half_restored
 from server.state_directory.ledger_address import LEDGER_FILE
 from unlearning.errors import BackupError, UpdateRefused
-from unlearning.runtime.durable_files import copy_private, make_private, open_private, write_atomically
+from unlearning.runtime.durable_files import (
+    copy_private,
+    make_private,
+    open_private,
+    sqlite_files,
+    write_atomically,
+)
 from unlearning.runtime.foreign_files import open_plain, read_plain
 from unlearning.runtime.json_codec import from_plain
 from unlearning.untrusted import MAX_JSON_BYTES, json_object
@@ -141,7 +147,7 @@ def _copy(directory: Path, state_dir: Path, url: sa.URL, ledger: Ledger) -> tupl
         shutil.rmtree(directory / STATE, ignore_errors=True)
         before, newest = _newest_event(ledger), store.newest_file()
         try:
-            for path in _state_files(state_dir):
+            for path in _state_files(state_dir, url):
                 copy_private(path, directory / STATE / path.relative_to(state_dir))
             if newest is not None:
                 copy_private(newest, directory / STATE / CHECKPOINTS / newest.name)
@@ -162,14 +168,15 @@ def _newest_event(ledger: Ledger) -> tuple[int, str]:
     return newest, ledger.events.hash_of(newest) or ""
 
 
-def _state_files(state_dir: Path) -> Iterator[Path]:
+def _state_files(state_dir: Path, url: sa.URL) -> Iterator[Path]:
     """Yield all plain files but the ledger's, checkpoints (they carry what was forgotten, or will be), unfinished
     ones and what earlier restores left.
     """
+    of_ledger = sqlite_files(Path(url.database or "")) if url.get_backend_name() == "sqlite" else ()
     for path in sorted(state_dir.rglob("*")):
         first = path.relative_to(state_dir).parts[0]
         skipped = first == CHECKPOINTS or first.startswith(NOT_COPIED)
-        if skipped or path.name.startswith("."):
+        if skipped or path.name.startswith(".") or path in of_ledger:
             continue
         if path.is_symlink():
             _log.warning("%s is a link: it is not in the backup.", path)

@@ -42,7 +42,13 @@ from server.state_directory.files import REPLACED, RESTORE_JOURNAL, RESTORING, S
 from server.state_directory.subject_key import read_subject_keys
 from unlearning.errors import BackupError
 from unlearning.requests import Status
-from unlearning.runtime.durable_files import copy_private, make_private, sync_directory, write_atomically
+from unlearning.runtime.durable_files import (
+    copy_private,
+    make_private,
+    sqlite_files,
+    sync_directory,
+    write_atomically,
+)
 from unlearning.runtime.json_codec import from_plain, to_plain
 
 
@@ -283,8 +289,8 @@ def _move_aside(state_dir: Path, url: sa.URL, aside: Path) -> None:
         make_private(aside)
         dump_ledger(url, aside / DUMPS["postgresql"])
     else:
-        database = Path(url.database or "")  # it may be outside of the state directory
-        found += [path for path in database.parent.glob(f"{database.name}*") if path.parent != state_dir]
+        of_ledger = sqlite_files(Path(url.database or ""))  # it may be outside of the state directory
+        found += [path for path in of_ledger if path.exists() and not path.is_relative_to(state_dir)]
     if found:
         make_private(aside)
     _move_all(found, aside)
@@ -315,6 +321,10 @@ def _put_ledger(dump: Path, url: sa.URL) -> None:
         run_postgresql("pg_restore", url, *options, dump)
         dump.unlink()
     else:
-        database = Path(url.database or "")
+        database, *beside = sqlite_files(Path(url.database or ""))
         make_private(database.parent)
+        for path in (
+            beside
+        ):  # of an older backup, which had those of a ledger with a name of its own: SQLite would read it
+            path.unlink(missing_ok=True)
         _move(dump, database)

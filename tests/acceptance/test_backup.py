@@ -1,6 +1,7 @@
 """Backup and restore: what comes back is what was there, and never silently what was forgotten since."""
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -27,7 +28,7 @@ from server.operations.restore import restore
 from tests.acceptance.test_live_deletion import sample_ids
 from tests.cases import LONG
 from tests.federation import client
-from tests.ledgers import NOW, live_at, submit
+from tests.ledgers import CLIENT_4, NOW, live_at, submit
 from tests.raising import raises
 from unlearning.errors import BackupError, Fenced
 from unlearning.methods.registry import METHODS
@@ -523,6 +524,72 @@ def test_a_backup_that_found_no_room_leaves_nothing_and_can_be_made_there_again(
     assert directory.exists() == is_there
     assert not list(directory.glob("*"))
     assert saved(one, directory)
+
+
+def trained_with_ledger(state_dir: Path, ledger: Path) -> str:
+    """The URL of a ledger at this place that a federation writes to, and has not yet put into its file."""
+    state_dir.mkdir()
+    ledger.parent.mkdir(exist_ok=True)
+    url = f"sqlite:///{ledger}"
+    opened = Ledger.open(url)
+    submit(opened)
+    opened.close()
+    return url
+
+
+@pytest.mark.parametrize("place", ["state/requests.db", "state/database/requests.db", "requests [1].db"])
+def test_a_ledger_of_any_name_and_place_is_in_a_backup_once(tmp_path, place):
+    """As a copy of one moment: the file that is written to, and SQLite's log of it, would give another one back."""
+    state, ledger = tmp_path / "state", tmp_path / place
+    url = trained_with_ledger(state, ledger)
+    with sqlite3.connect(ledger) as writing:  # keeps the log
+        writing.execute("SELECT * FROM requests").fetchall()
+        manifest = back_up(tmp_path / "backup", state_dir=state, ledger_url=url, now=NOW)
+    writing.close()
+    assert [name for name in manifest.sha256 if "requests" in name] == []
+    (state / "later.json").write_text("{}")
+    done = restore(tmp_path / "backup", state_dir=state, ledger_url=url, now=NOW)
+    assert not (state / "later.json").exists()
+    kept = sorted(path.name for path in (state / done.aside).rglob("requests*.db"))
+    assert kept == [ledger.name]
+    with sqlite3.connect(ledger) as restored:
+        assert restored.execute("SELECT count(*) FROM requests").fetchone() == (1,)
+    restored.close()
+
+
+def test_a_restore_moves_no_file_of_another_federation(tmp_path):
+    """Ledgers that lie side by side, of which one's name begins with the other's."""
+    state = tmp_path / "state"
+    url = trained_with_ledger(state, tmp_path / "ledgers" / "north")
+    others = [tmp_path / "ledgers" / name for name in ("north-2", "northern", "north.bak")]
+    for path in others:
+        path.write_text("another's")
+    back_up(tmp_path / "backup", state_dir=state, ledger_url=url, now=NOW)
+    restore(tmp_path / "backup", state_dir=state, ledger_url=url, now=NOW)
+    assert [path.read_text() for path in others] == ["another's"] * 3
+
+
+def test_the_log_of_an_older_backups_ledger_is_not_read(tmp_path):
+    """Backups once had the log of a ledger whose name was not ours; SQLite wrote it over what was restored."""
+    state, backup = tmp_path / "state", tmp_path / "backup"
+    url = trained_with_ledger(state, state / "requests.db")
+    opened = Ledger.open(url)
+    submit(opened, CLIENT_4, key="2")
+    log = (state / "requests.db-wal").read_bytes()
+    for number in range(20):
+        submit(opened, Target(Granularity.CLASS, class_label=number), key=f"class {number}")
+    opened.close()
+    back_up(backup, state_dir=state, ledger_url=url, now=NOW)
+    manifest = json.loads((backup / FILE).read_text())
+    (backup / "state").mkdir(exist_ok=True)
+    (backup / "state" / "requests.db-wal").write_bytes(log)
+    manifest["sha256"]["state/requests.db-wal"] = hashlib.sha256(log).hexdigest()
+    (backup / FILE).write_text(json.dumps(manifest))
+    restore(backup, state_dir=state, ledger_url=url, now=NOW)
+    opened = Ledger.open(url)
+    assert len(opened.requests.select()) == 22
+    assert opened.events.verify_chain() is None
+    opened.close()
 
 
 def test_a_backup_of_another_federation_is_refused(federation, tmp_path):

@@ -216,7 +216,7 @@ def open_to_others(paths: Iterable[Path]) -> Iterator[Path]:
 
 def sqlite_files(database: Path) -> tuple[Path, ...]:
     """Return the file of an SQLite database and those that SQLite keeps beside it; not all need to exist."""
-    return tuple(database.with_name(f"{database.name}{end}") for end in ("", "-wal", "-shm"))
+    return tuple(database.with_name(f"{database.name}{end}") for end in ("", "-wal", "-shm", "-journal"))
 
 
 def close_to_others(paths: Iterable[Path]) -> list[Path]:

@@ -7,6 +7,7 @@ sequence numbers.
 """
 
 import contextlib
+import os
 import sqlite3
 import threading
 import time
@@ -232,9 +233,15 @@ def checked_url(text: str) -> sa.URL:
         raise ConfigurationError([f"ledger: {url.drivername!r} is not supported. {_EXAMPLES}"])
     if any("password" in name for name in url.query):  # a message hides the one before the host only
         raise ConfigurationError(["ledger: give the password as USER:PASSWORD@HOST, not as a parameter."])
-    if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
+    if url.get_backend_name() != "sqlite":
+        return url
+    if url.database in (None, "", ":memory:"):
         raise ConfigurationError([f"ledger: it must outlive this process, so it needs a file. {_EXAMPLES}"])
-    return url
+    if url.query or str(url.database).startswith("file:"):
+        raise ConfigurationError(
+            [f"ledger: for SQLite give the file's path alone, no parameters. {_EXAMPLES}"]
+        )
+    return url.set(database=os.path.expanduser(str(url.database)))  # noqa: PTH111 - pathlib's fails for unknown accounts
 
 
 _EXAMPLES = "Use sqlite:////path/to/ledger.db or postgresql+psycopg://user@host/database."

@@ -130,7 +130,7 @@ def absolute(directory: Path, state_dir: Path, ledger_url: str) -> tuple[Path, P
         )
     url = checked_url(ledger_url)
     if url.get_backend_name() == "sqlite":
-        database = Path(url.database or "").expanduser()
+        database = Path(url.database or "")
         url = url.set(database=str(database.parent.resolve() / database.name))
     return directory, state_dir, url
 

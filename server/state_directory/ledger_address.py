@@ -5,6 +5,7 @@ else: FLOWER_UNLEARNING_LEDGER holds the URL, FLOWER_UNLEARNING_LEDGER_FILE name
 """
 
 import os
+import re
 import sqlite3
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from unlearning.runtime.durable_files import OTHERS
 
 VARIABLE, FILE_VARIABLE = "FLOWER_UNLEARNING_LEDGER", "FLOWER_UNLEARNING_LEDGER_FILE"
 LEDGER_FILE = "ledger.db"
+_READ_OTHERWISE = re.compile(r"\?|%[0-9A-Fa-f]{2}")
+_RELATIVE = re.compile(r"sqlite(\+pysqlite)?:///[^/~]")
 LEAST_SQLITE = (3, 35)
 """Released in March 2021; RHEL 9 and Debian 11 have 3.34."""
 
@@ -32,8 +35,20 @@ def old_sqlite(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> str:
 
 
 def ledger_url(state_dir: Path) -> str:
-    """Return the default ledger: SQLite in the state directory."""
-    return f"sqlite:///{state_dir.absolute() / LEDGER_FILE}"
+    """Return the default ledger: SQLite in the state directory.
+
+    Raises:
+        ConfigurationError: the directory's path has what a URL would take for something else.
+    """
+    path = state_dir.absolute()
+    if found := _READ_OTHERWISE.search(str(path)):
+        raise ConfigurationError(
+            [
+                f"state-dir: {path} has {found[0]!r}, which means something else in a database's URL. Name another "
+                "directory."
+            ]
+        )
+    return f"sqlite:///{path / LEDGER_FILE}"
 
 
 def asked_ledger(option: str, state_dir: Path) -> str:
@@ -49,7 +64,8 @@ def ledger_of_run(setting: str, state_dir: Path) -> str:
     """Return the ledger of a run: what the environment names, or the run's setting, else the default.
 
     Raises:
-        ConfigurationError: both are given and differ, or what the environment says cannot be used.
+        ConfigurationError: both are given and differ, what the environment says cannot be used, or a file's path is
+            not the whole one.
     """
     named = ledger_of_environment()
     if named and setting and named != setting:
@@ -58,7 +74,15 @@ def ledger_of_run(setting: str, state_dir: Path) -> str:
                 f"ledger: the run names one and {VARIABLE} or {FILE_VARIABLE} another. Leave out one of the two."
             ]
         )
-    return named or setting or ledger_url(state_dir)
+    url = named or setting or ledger_url(state_dir)
+    if _RELATIVE.match(url):
+        raise ConfigurationError(
+            [
+                f"ledger: {url} is no whole path, and a run works in a directory of Flower's, so the deletion service "
+                "would open another file. Give sqlite:////path/to/ledger.db."
+            ]
+        )
+    return url
 
 
 def ledger_of_environment() -> str:

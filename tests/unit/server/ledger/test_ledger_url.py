@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from server.ledger import Ledger, LedgerUnavailable
-from server.ledger.database import Database
+from server.ledger.database import Database, checked_url
 from server.state_directory.ledger_address import old_sqlite
 from tests.ledgers import PREPARE_SQLITE, new_database
 from tests.waiting import wait_until
@@ -23,9 +23,10 @@ FORMS = r"sqlite:////.*postgresql\+psycopg://"
     [
         *((url, "it needs a file") for url in ("sqlite://", "sqlite:///:memory:")),
         *((url, FORMS) for url in ("mysql://host/db", "not a url", "sqlite+aiosqlite:///x.db")),
+        *((url, "path alone") for url in ("sqlite:////x.db?mode=ro", "sqlite:///file:/x.db?uri=true")),
     ],
 )
-def test_a_ledger_in_memory_or_in_another_database_is_refused(url: str, message: str) -> None:
+def test_a_ledger_in_memory_in_another_database_or_with_parameters_is_refused(url: str, message: str) -> None:
     """A ledger outlives its process; the message shows the two forms that are supported."""
     with pytest.raises(ConfigurationError, match=message):
         Ledger.open(url)
@@ -40,6 +41,15 @@ def test_an_sqlite_that_knows_no_returning_is_refused(
     with pytest.raises(ConfigurationError, match=r"SQLite 3\.34\.1.* need 3\.35"):
         Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
     Database("postgresql://db.invalid/ledger")
+
+
+def test_a_home_directory_is_what_a_shell_takes_it_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No directory of the name ~ is made; one of an account that is not there stays as it is written."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert checked_url("sqlite:///~/ledger.db").database == str(tmp_path / "ledger.db")
+    assert checked_url("sqlite:///~no-such-account/ledger.db").database == "~no-such-account/ledger.db"
 
 
 def test_a_password_is_not_shown() -> None:

@@ -117,6 +117,22 @@ def test_a_run_takes_its_ledger_from_the_environment(no_ledger_named, tmp_path):
         ledger_of_run("sqlite:////other.db", tmp_path)
 
 
+def test_a_run_gets_the_whole_path_of_a_ledger(no_ledger_named, tmp_path):
+    """It works in a directory of Flower's, where a relative path is another file than the deletion service's."""
+    for url in ("sqlite:///ledger.db", "sqlite+pysqlite:///./ledger.db"):
+        with refuses("ledger"):
+            ledger_of_run(url, tmp_path)
+    assert ledger_of_run("sqlite:///~/ledger.db", tmp_path) == "sqlite:///~/ledger.db"
+
+
+@pytest.mark.parametrize("name", ["what?", "my%20federation"])
+def test_a_state_directory_is_refused_whose_path_a_url_reads_otherwise(no_ledger_named, tmp_path, name):
+    """The ledger would be outside of it: in `what`, as that of `what?else`, or in `my federation`."""
+    with refuses("state-dir"):
+        ledger_of_run("", tmp_path / name)
+    assert ledger_of_run("sqlite:////elsewhere.db", tmp_path / name) == "sqlite:////elsewhere.db"
+
+
 def test_a_ledgers_url_can_be_in_a_file_of_its_owner(no_ledger_named, tmp_path):
     """One line; a file that others can read is refused."""
     file = tmp_path / "ledger"

@@ -94,7 +94,7 @@ class MemorySettings:
     federation: Name = "main"
     """its name in reports"""
     state_dir: str = ""
-    """checkpoints, ledger and reports on the server; empty: a fresh directory for this run under `FLWR_HOME`"""
+    """checkpoints, ledger and reports on the server, by its whole path; empty: a new one for this run in `FLWR_HOME`"""
     ledger: str = ""
     """SQLAlchemy URL without a password ([refused](how-to-keep-secrets.md)); empty: what `FLOWER_UNLEARNING_LEDGER`
     or `FLOWER_UNLEARNING_LEDGER_FILE` in the ServerApp's environment says, else SQLite in the state directory;
@@ -104,6 +104,14 @@ class MemorySettings:
     certificate_key: str = ""
     """the private key (PEM, mode 600) that signs [certificates](explanation-certificates.md); empty: they are unsigned
     and say so"""
+
+    def path_problems(self) -> list[str]:
+        """Say that a relative `state_dir` would be in a directory of Flower's, where no command looks for it."""
+        if not self.state_dir or self.state_dir.startswith(("/", "~")):
+            return []
+        return [
+            f"state-dir: give the whole path, for a run works in a directory of Flower's; got {self.state_dir!r}."
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)

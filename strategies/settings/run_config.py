@@ -97,7 +97,7 @@ class RunSettings(
 
     def problems(self) -> list[str]:
         """Say in one sentence each what is wrong with settings whose values are allowed one by one."""
-        wrong = [*problems(self._part(TaskSettings)), *self.session_problems()]
+        wrong = [*problems(self._part(TaskSettings)), *self.path_problems(), *self.session_problems()]
         try:
             switched_on = self.preparations()
         except ConfigurationError as exc:

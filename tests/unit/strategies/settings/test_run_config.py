@@ -38,6 +38,7 @@ def test_every_error_is_reported_at_once_with_what_is_allowed():
             for text in ("large", "=3", "large=many", "large=0", "a=1; a=2")
         ),
         ({"session-address": "9101"}, "session-address"),
+        ({"state-dir": "state"}, "state-dir"),
         ({"session-address": "localhost:0"}, "session-address"),
         ({"session-bind": "127.0.0.1:9101"}, "session-bind"),
         (

@@ -70,7 +70,7 @@ def _obstacle(message: Message, context: Context, sites: Sites) -> str:
     """Say why this site can do nothing that this server's run asks for; empty if it can."""
     try:
         memory = memory_of(context)
-    except VersionMismatch as exc:
+    except (ConfigurationError, VersionMismatch) as exc:
         return str(exc)
     try:
         if text_of(message.content):  # a stock strategy of Flower sends none

@@ -23,6 +23,7 @@ were computed from that. Of local layers those values stay that were trained wit
 """
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -32,7 +33,7 @@ from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
 from unlearning.certified.round_lengths import PrivateRounds
-from unlearning.errors import CheckpointError, InvalidRequest
+from unlearning.errors import CheckpointError, ConfigurationError, InvalidRequest
 from unlearning.gdpr import NOTHING_GIVEN, Particulars
 from unlearning.protocol import VERSION_FILE, claim_directory
 from unlearning.pseudonyms import merge_keyed
@@ -288,9 +289,18 @@ def erase_last_answer(directory: Path) -> None:
 
 
 def state_dir_of(node_config: Mapping[str, Any]) -> Path | None:
-    """Return the state directory that the node's configuration names, if it does."""
-    directory = str(node_config.get("state-dir", ""))
-    return Path(directory) if directory else None
+    """Return the state directory that the node's configuration names, if it does.
+
+    Raises:
+        ConfigurationError: not by its whole path: a SuperNode that starts elsewhere would not know what was forgotten.
+    """
+    given = str(node_config.get("state-dir", ""))
+    directory = Path(os.path.expanduser(given))  # noqa: PTH111 - pathlib's fails for unknown accounts
+    if given and not directory.is_absolute():
+        raise ConfigurationError(
+            [f"state-dir: give its whole path in this node's configuration, from / on, got {given!r}."]
+        )
+    return directory if given else None
 
 
 def requests_to_send(memory: ClientMemory) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ def of_three(federation) -> InProcessFederation:
     return federation(num_clients=3)
 
 
-def set_up(federation: InProcessFederation, client: str, **changes: int) -> None:
+def set_up(federation: InProcessFederation, client: str, **changes: int | str) -> None:
     config = federation.grid.contexts[federation.node(client)].node_config
     config.update({key.replace("_", "-"): value for key, value in changes.items()})
 
@@ -56,3 +56,16 @@ def test_a_part_that_is_not_there_is_named(of_three):
     of_three.run(rounds=1)
     assert "There are the partitions 0 to 2, got 3" in known(of_three)["2"]
     assert "problem:\tThere are the partitions 0 to 2, got 3" in status(of_three, "2")
+
+
+def test_a_state_directory_without_its_whole_path_is_named(of_three, tmp_path, monkeypatch):
+    """A SuperNode that is started elsewhere would not know what the site has forgotten."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    set_up(of_three, "1", state_dir="~/state")
+    set_up(of_three, "2", state_dir="state")
+    of_three.run(rounds=1)
+    assert "give its whole path in this node's configuration" in known(of_three)["2"]
+    assert "1" not in known(of_three)
+    assert (tmp_path / "home" / "state" / "sample-ids").is_file()
+    assert not (tmp_path / "state").exists()

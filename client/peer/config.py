@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from client.peer.record import PeerRules
+from strategies.settings.groups import AbsolutePath
 from strategies.settings.run_config import TYPED
 from strategies.tls_files import TlsFiles, is_loopback
 from unlearning.buffers import buffer_positions
@@ -111,10 +112,10 @@ class PeerConfig(_Section):
     """
 
     peer: Annotated[str, Field(min_length=1)]
-    state_dir: Path
+    state_dir: AbsolutePath
     listen: str = ""
     partition_id: int = Field(default=0, ge=0)
-    site_dir: Path | None = None
+    site_dir: AbsolutePath | None = None
     tls: TlsSection | None = None
     peers: dict[str, str] = Field(min_length=1)
     members: tuple[str, ...] = ()

@@ -18,33 +18,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from server.certificate.keys import PUBLIC_KEY
 from server.operations.flower_control import ConfigValue
 from server.state_directory.files import SUPERLINK_DATABASE
+from strategies.settings.groups import AbsolutePath
 from unlearning.errors import ConfigurationError
 
 DEFAULT_PLACE = Path("/etc/flower-unlearning/federation.toml")
 _STANDS_ELSEWHERE = {"federation": "name", "state-dir": "state-dir", "certificate-key": "certificate-key"}
 """Settings of a run that are keys of the file itself, because more than the run reads them."""
-
-
-def _absolute(path: Path) -> Path:
-    """Return the path, which must not depend on where a command is called.
-
-    Raises:
-        ValueError: it does.
-    """
-    if not path.is_absolute():
-        raise ValueError("give the whole path, from / on")
-    return path
-
-
-AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 
 
 @dataclass(

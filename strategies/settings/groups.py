@@ -9,9 +9,10 @@ The sentence below a field is its row in docs/reference-settings.md, under the f
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from unlearning.local_training import LocalTraining
 
@@ -19,6 +20,20 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Points = Annotated[float, Field(ge=0, le=100)]
 DecayFactor = Annotated[float, Field(gt=0, le=1)]
 Name = Annotated[str, Field(min_length=1)]
+
+
+def _absolute(path: Path) -> Path:
+    """Return the path, which must not depend on where a program is started.
+
+    Raises:
+        ValueError: it does.
+    """
+    if not path.is_absolute():
+        raise ValueError("give the whole path, from / on")
+    return path
+
+
+AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 
 
 _SECRETS = (

@@ -13,6 +13,7 @@ from client.memory import DirectoryMemory
 from client.peer.config import read_config, validate_config
 from client.peer.peer_cli import app, main
 from client.peer.process import make_peer
+from tests.raising import refuses
 from unlearning.decentralised.graphs import ring
 from unlearning.errors import ConfigurationError, DataError
 from unlearning.tasks import make_task
@@ -52,6 +53,13 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         validate_config(wrong)
     text = "\n".join(caught.value.problems)
     assert all(part in text for part in ("unknown dataset", "not below 1", "tls:", "deletion.epsilon"))
+
+
+@pytest.mark.parametrize("name", ["state-dir", "site-dir"])
+def test_a_path_does_not_depend_on_where_the_peer_is_started(tmp_path: Path, name: str) -> None:
+    """Elsewhere it would have another model, and no record of what was forgotten."""
+    with refuses(name):
+        validate_config(values(tmp_path, **{name: "state"}))
 
 
 def test_the_task_has_the_settings_of_every_task(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ class SeedFederations:
 
     def settings(self, directory: Path, **changes: Any) -> RunSettings:
         """Return the settings of the federation in `directory`."""
-        return self._source.read({**self._run_config, "state-dir": str(directory), **changes}).run
+        return self._source.read({**self._run_config, "state-dir": str(directory.absolute()), **changes}).run
 
     def alone(self, name: str) -> AbstractContextManager[None]:
         """Return the lock of what has this name."""

@@ -20,7 +20,7 @@ from benchmarks.bench.columns import Column, Row, is_retrain
 from benchmarks.bench.command import packed_rows
 from benchmarks.bench.experiment import Experiment, found
 from benchmarks.bench.experiment_files import SHIPPED, shipped_experiments
-from benchmarks.bench.federations import newest
+from benchmarks.bench.federations import SeedFederations, newest
 from benchmarks.bench.parts import parts_of, row_path, seed_directory
 from client.app import clients_in_process
 from server.cli import app
@@ -268,6 +268,17 @@ def test_a_whole_experiment_runs_and_goes_on_where_it_stopped(tmp_path, ran):
     assert 10_000 < figure.stat().st_size < 100_000
     text = tables.markdown(experiment, rows, "a command", runner.circumstances(experiment, rows))
     assert "| federaser |" in text
+
+
+def test_a_folder_of_work_may_be_relative(tmp_path, monkeypatch):
+    """As the command's own is; its federations are given whole paths."""
+    monkeypatch.chdir(tmp_path)
+    experiment = read(tmp_path, TINY)
+    federations = SeedFederations(Path("work"), experiment, experiment.settings[0], 0)
+    settings = federations.settings(federations.directory / "original")
+    assert settings.state_dir == str(tmp_path / federations.directory / "original")
+    (node, *_) = federations.grid(settings).contexts.values()
+    assert node.node_config["state-dir"].startswith(f"{settings.state_dir}/")
 
 
 @pytest.mark.slow

@@ -323,8 +323,7 @@ def _put_ledger(dump: Path, url: sa.URL) -> None:
     else:
         database, *beside = sqlite_files(Path(url.database or ""))
         make_private(database.parent)
-        for path in (
-            beside
-        ):  # of an older backup, which had those of a ledger with a name of its own: SQLite would read it
+        # Of an older backup, which had those of a ledger with a name of its own: SQLite would read them.
+        for path in beside:
             path.unlink(missing_ok=True)
         _move(dump, database)

@@ -15,7 +15,7 @@ from unlearning.runtime.durable_files import OTHERS
 VARIABLE, FILE_VARIABLE = "FLOWER_UNLEARNING_LEDGER", "FLOWER_UNLEARNING_LEDGER_FILE"
 LEDGER_FILE = "ledger.db"
 _READ_OTHERWISE = re.compile(r"\?|%[0-9A-Fa-f]{2}")
-_RELATIVE = re.compile(r"sqlite(\+pysqlite)?:///[^/~]")
+_RELATIVE = re.compile(r"sqlite(\+pysqlite)?:///(?!/|~/)")
 LEAST_SQLITE = (3, 35)
 """Released in March 2021; RHEL 9 and Debian 11 have 3.34."""
 

@@ -122,7 +122,7 @@ class MemorySettings:
 
     def path_problems(self) -> list[str]:
         """Say that a relative `state_dir` would be in a directory of Flower's, where no command looks for it."""
-        if not self.state_dir or self.state_dir.startswith(("/", "~")):
+        if not self.state_dir or self.state_dir.startswith(("/", "~/")):
             return []
         return [
             f"state-dir: give the whole path, for a run works in a directory of Flower's; got {self.state_dir!r}."

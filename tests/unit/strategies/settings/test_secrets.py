@@ -119,7 +119,7 @@ def test_a_run_takes_its_ledger_from_the_environment(no_ledger_named, tmp_path):
 
 def test_a_run_gets_the_whole_path_of_a_ledger(no_ledger_named, tmp_path):
     """It works in a directory of Flower's, where a relative path is another file than the deletion service's."""
-    for url in ("sqlite:///ledger.db", "sqlite+pysqlite:///./ledger.db"):
+    for url in ("sqlite:///ledger.db", "sqlite+pysqlite:///./ledger.db", "sqlite:///~ledger.db"):
         with refuses("ledger"):
             ledger_of_run(url, tmp_path)
     assert ledger_of_run("sqlite:///~/ledger.db", tmp_path) == "sqlite:///~/ledger.db"

@@ -1,4 +1,7 @@
-"""A ring of ten real processes with TLS, a stranger with a certificate, and a member that lies."""
+"""A ring of ten real processes with TLS, a stranger with a certificate, and a member that lies.
+
+In the gate test_peer_hosts.py has ten on hosts of their own, and tests/unit/client/peer/ attacks one.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +31,7 @@ from tests.integration.peer_processes import (
 from tests.peers import member_item, request_item, silent_calls
 from unlearning.errors import SessionError
 
-pytestmark = pytest.mark.slow  # starts ten processes
+pytestmark = [pytest.mark.slow, pytest.mark.long]  # starts ten processes
 
 LIAR, ATTACKED = "5", "4"
 

@@ -118,14 +118,14 @@ def test_its_own_test_passes(installed: Installed):
     assert "1 passed" in installed.run("python", "-m", "pytest", "-q")
 
 
-@pytest.mark.parametrize(
-    "kind", [*(pytest.param(kind, marks=pytest.mark.long) for kind in ("simulation", "messages")), "session"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["simulation", "messages", "session"])
 def test_it_learns_and_forgets(installed: Installed, tmp_path: Path, kind: str):
     """Its code comes to the nodes by Flower and is never stale.
 
     Mods run around training and unlearning, in the processes that Flower starts, and a strategy aggregates.
-    In the simulation it imports the packages as `flower_unlearning.NAME`.
+    In the simulation it imports the packages as `flower_unlearning.NAME`. In the gate the app's own test, above, has a
+    federation in one process, and the demo runs one on real processes.
     """
     app = tmp_path / "hospital"
     shutil.copytree(installed.app, app, ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,6 +1,6 @@
 """Ten peers as real processes with TLS, on two graphs; one is killed while a deletion is flooded.
 
-In the gate test_hostile_peers.py starts ten, and tests/unit/client/peer/test_flooding.py restarts one.
+In the gate test_peer_hosts.py has ten on hosts of their own, and tests/unit/client/peer/test_flooding.py restarts one.
 """
 
 from collections.abc import Iterator

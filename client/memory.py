@@ -295,12 +295,14 @@ def state_dir_of(node_config: Mapping[str, Any]) -> Path | None:
         ConfigurationError: not by its whole path: a SuperNode that starts elsewhere would not know what was forgotten.
     """
     given = str(node_config.get("state-dir", ""))
+    if not given:
+        return None
     directory = Path(os.path.expanduser(given))  # noqa: PTH111 - pathlib's fails for unknown accounts
-    if given and not directory.is_absolute():
+    if not directory.is_absolute():
         raise ConfigurationError(
             [f"state-dir: give its whole path in this node's configuration, from / on, got {given!r}."]
         )
-    return directory if given else None
+    return directory
 
 
 def requests_to_send(memory: ClientMemory) -> list[dict[str, Any]]:

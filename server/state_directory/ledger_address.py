@@ -14,6 +14,7 @@ from unlearning.runtime.durable_files import OTHERS
 
 VARIABLE, FILE_VARIABLE = "FLOWER_UNLEARNING_LEDGER", "FLOWER_UNLEARNING_LEDGER_FILE"
 LEDGER_FILE = "ledger.db"
+# What follows a ? is taken for parameters, and %41 for A.
 _READ_OTHERWISE = re.compile(r"\?|%[0-9A-Fa-f]{2}")
 _RELATIVE = re.compile(r"sqlite(\+pysqlite)?:///(?!/|~/)")
 LEAST_SQLITE = (3, 35)

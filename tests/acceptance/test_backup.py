@@ -526,8 +526,8 @@ def test_a_backup_that_found_no_room_leaves_nothing_and_can_be_made_there_again(
     assert saved(one, directory)
 
 
-def trained_with_ledger(state_dir: Path, ledger: Path) -> str:
-    """The URL of a ledger at this place that a federation writes to, and has not yet put into its file."""
+def ledger_with_a_request(state_dir: Path, ledger: Path) -> str:
+    """The URL of a new ledger at this place, of a federation that has this state directory."""
     state_dir.mkdir()
     ledger.parent.mkdir(exist_ok=True)
     url = f"sqlite:///{ledger}"
@@ -541,7 +541,7 @@ def trained_with_ledger(state_dir: Path, ledger: Path) -> str:
 def test_a_ledger_of_any_name_and_place_is_in_a_backup_once(tmp_path, place):
     """As a copy of one moment: the file that is written to, and SQLite's log of it, would give another one back."""
     state, ledger = tmp_path / "state", tmp_path / place
-    url = trained_with_ledger(state, ledger)
+    url = ledger_with_a_request(state, ledger)
     with sqlite3.connect(ledger) as writing:  # keeps the log
         writing.execute("SELECT * FROM requests").fetchall()
         manifest = back_up(tmp_path / "backup", state_dir=state, ledger_url=url, now=NOW)
@@ -560,7 +560,7 @@ def test_a_ledger_of_any_name_and_place_is_in_a_backup_once(tmp_path, place):
 def test_a_restore_moves_no_file_of_another_federation(tmp_path):
     """Ledgers that lie side by side, of which one's name begins with the other's."""
     state = tmp_path / "state"
-    url = trained_with_ledger(state, tmp_path / "ledgers" / "north")
+    url = ledger_with_a_request(state, tmp_path / "ledgers" / "north")
     others = [tmp_path / "ledgers" / name for name in ("north-2", "northern", "north.bak")]
     for path in others:
         path.write_text("another's")
@@ -572,7 +572,7 @@ def test_a_restore_moves_no_file_of_another_federation(tmp_path):
 def test_the_log_of_an_older_backups_ledger_is_not_read(tmp_path):
     """Backups once had the log of a ledger whose name was not ours; SQLite wrote it over what was restored."""
     state, backup = tmp_path / "state", tmp_path / "backup"
-    url = trained_with_ledger(state, state / "requests.db")
+    url = ledger_with_a_request(state, state / "requests.db")
     opened = Ledger.open(url)
     submit(opened, CLIENT_4, key="2")
     log = (state / "requests.db-wal").read_bytes()

@@ -87,7 +87,7 @@ def test_the_feature_norm_counts_the_bias() -> None:
 @pytest.mark.parametrize("m", [1, 4])
 @pytest.mark.parametrize("damping", [0.0, 0.01])
 def test_influence_bounds_hold_for_exact_minimisers(m: int, damping: float) -> None:
-    """‖θ_u − θ_r‖ for the Newton step and the jackknife, and a Newton bound that grows with m."""
+    """‖θ_u − θ_r‖ for the Newton step, and a bound that grows with m."""
     examples = blobs(60)
     forgotten, retained = examples.select(np.arange(m)), examples.select(np.arange(m, 60))
     start = initial_parameters(LOGISTIC, 0)

@@ -11,7 +11,7 @@ from unlearning.errors import DataError, FlowerUnlearningError
 from unlearning.parameters import Vector
 from unlearning.runtime.devices import computing_device, inputs_for, targets_for
 from unlearning.tasks.batches import InOrder
-from unlearning.tasks.inputs import each, outputs_of
+from unlearning.tasks.inputs import each, outputs_of, versions
 from unlearning.tasks.task import Examples, PerExample, Task
 from unlearning.training import model_with
 
@@ -75,14 +75,20 @@ def _outputs(
     batches = examples.batches(InOrder(len(examples), batch_size), pin=device.type == "cuda")
     # To a model that does not convolve, the other order is two more copies of every batch.
     convolves = task.channels_last and any(parameter.ndim == 4 for parameter in model.parameters())
+    # A batch may be a view of the stored examples. The first is copied, and shows whether the model writes on it.
+    writes = True
     for number, (inputs, targets) in enumerate(batches):
         is_picture = convolves and isinstance(inputs, torch.Tensor) and inputs.ndim == 4
         layout = torch.channels_last if is_picture else torch.preserve_format
         if number == 0:
             model.to(memory_format=layout)
+        given = each(lambda one: one.to(memory_format=layout), inputs_for(task, inputs, device))  # noqa: B023
+        if writes:
+            given = each(torch.clone, given)
+        before = versions(given)
         with torch.inference_mode():
-            given = each(lambda one: one.to(memory_format=layout), inputs_for(task, inputs, device))  # noqa: B023
             outputs = outputs_of(model, given)
+        writes = writes and before != versions(given)
         yield outputs, targets_for(task, targets, device)
 
 

@@ -15,6 +15,7 @@ methods remain that climb the loss or project (PGA, gradient ascent).
 import inspect
 import math
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import torch
@@ -74,7 +75,7 @@ def run_own_training(
 def _check_loss(name: str, loss: Any) -> None:
     """Refuse what is no finite number, or takes the model for what was asked."""
     single = isinstance(loss, Tensor) and loss.numel() == 1
-    if isinstance(loss, bool) or not (isinstance(loss, int | float) or single):
+    if isinstance(loss, bool) or not (isinstance(loss, Real) or single):
         raise AppError(
             f"The training function {name} must return the mean loss, a number, and returned {type(loss).__name__}.",
             code="no-loss",

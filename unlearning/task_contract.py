@@ -12,7 +12,7 @@ from unlearning.buffers import buffer_positions
 from unlearning.errors import AppError, FlowerUnlearningError
 from unlearning.runtime.devices import inputs_for, targets_for
 from unlearning.tasks.checks import FEW
-from unlearning.tasks.inputs import Inputs, each, outputs_of
+from unlearning.tasks.inputs import Inputs, each, outputs_of, versions
 from unlearning.tasks.own_code import is_ours, name_of
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import model_with, untrained_parameters
@@ -63,7 +63,8 @@ def couples_examples(task: Task, examples: Examples, model: nn.Module | None = N
     inputs, targets = _few(task, examples, next(model.parameters()).device)
 
     def loss_of(which: slice) -> float:
-        return float(task.loss(outputs_of(model, each(lambda one: one[which], inputs)), targets[which]))
+        given = each(lambda one: one[which].clone(), inputs)
+        return float(task.loss(outputs_of(model, given), targets[which]))
 
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a standard deviation of one example, for instance
@@ -122,6 +123,15 @@ def unhidden_statistics(task: Task) -> list[str]:
         f"privacy: the model of {task.name} has running statistics (batch normalisation), which no noise hides. "
         "Use group or layer normalisation."
     ]
+
+
+def writes_on_inputs(task: Task, examples: Examples, model: nn.Module) -> bool:
+    """Return whether the forward of a model in eval mode changes its inputs in place."""
+    inputs, _ = _few(task, examples, next(model.parameters()).device)
+    before = versions(inputs)
+    with torch.no_grad():
+        outputs_of(model, inputs)
+    return versions(inputs) != before
 
 
 def _few(task: Task, examples: Examples, here: torch.device) -> tuple[Inputs, Tensor]:

@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from unlearning.errors import DataError, NumericalError
 from unlearning.parameters import Vector, check_length, outputs_with, size_of_vector, slots_by_name
 from unlearning.runtime.devices import computing_device, inputs_for, targets_for
-from unlearning.task_contract import coupled_loss, couples_examples
+from unlearning.task_contract import coupled_loss, couples_examples, writes_on_inputs
 from unlearning.tasks.inputs import Inputs, outputs_of
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import model_with
@@ -47,8 +47,8 @@ class LocalLoss:
 
     Raises:
         DataError: there is no example.
-        NumericalError: the model normalises by batch statistics even in eval mode, or trains nothing; or the loss is
-            no mean over examples.
+        NumericalError: the model normalises by batch statistics even in eval mode, trains nothing, or changes its
+            inputs; or the loss is no mean over examples.
         UpdateRefused: `parameters` does not have the model's length.
     """
 
@@ -59,6 +59,12 @@ class LocalLoss:
         self.device = computing_device()
         self.model = model_with(task, parameters).to(self.device).eval()
         _refuse_batch_statistics(self.model)
+        if writes_on_inputs(task, examples, self.model):
+            raise NumericalError(
+                f"The model of {task.name} changes its inputs in place, so its loss differs each time that it is "
+                "computed. Let its forward make a new tensor (x = x - mean, not x -= mean).",
+                code="writes-on-inputs",
+            )
         if couples_examples(task, examples, self.model):
             raise NumericalError(f"No derivative was taken: {coupled_loss(task)}", code="coupled-loss")
         self.dimension, places = trainable_places(self.model)

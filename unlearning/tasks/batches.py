@@ -4,7 +4,7 @@ Whatever the way, the order is the same for the same seed: what draws it draws i
 draws from torch's global random state.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -91,8 +91,25 @@ class AsDataset:
         inputs, targets = self._examples.batch(np.array([index]))
         return each(lambda one: one[0], inputs), targets[0]
 
-    def __getitems__(self, which: Which | list[int]) -> tuple[Inputs, Tensor]:
-        return self._examples.batch(np.asarray(which) if isinstance(which, list) else which)
+    def __getitems__(self, which: Which | list[int]) -> "ReadAtOnce":
+        chosen = np.asarray(which, dtype=np.intp) if isinstance(which, list) else which
+        return ReadAtOnce(*self._examples.batch(chosen))
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAtOnce(Sequence[tuple[Inputs, Tensor]]):
+    """A batch, which to another `DataLoader` or collator is a list of examples, as PyTorch wants it."""
+
+    inputs: Inputs
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: Any) -> Any:
+        if not 0 <= index < len(self):
+            raise IndexError(f"A batch of {len(self)} examples has no number {index}.")
+        return each(lambda one: one[index], self.inputs), self.targets[index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +168,7 @@ def _data_loader(examples: Readable, loading: Loading, **options: Any) -> "DataL
     dataset: Any = AsDataset(examples)
     return DataLoader(
         dataset,
-        collate_fn=_as_it_is,
+        collate_fn=_whole,
         generator=torch.Generator(),
         num_workers=loading.workers,
         persistent_workers=loading.workers > 0,
@@ -160,5 +177,5 @@ def _data_loader(examples: Readable, loading: Loading, **options: Any) -> "DataL
     )
 
 
-def _as_it_is(batch: Any) -> Any:
-    return batch
+def _whole(batch: ReadAtOnce) -> tuple[Inputs, Tensor]:
+    return batch.inputs, batch.targets

@@ -45,6 +45,15 @@ def outputs_of(model: nn.Module, inputs: Inputs) -> Tensor:
     return as_outputs(model, model(*positional, **named))
 
 
+def versions(inputs: Inputs) -> list[int]:
+    """Return torch's counter of writes of each tensor, which moves where a forward works in place (`x -= mean`).
+
+    Those of inference mode have none.
+    """
+    tensors = [inputs] if isinstance(inputs, Tensor) else inputs.values()
+    return [0 if one.is_inference() else one._version for one in tensors]
+
+
 def as_outputs(model: nn.Module, returned: Any) -> Tensor:
     """Return what a model returned, or its `logits` where it is an output of the package transformers.
 

@@ -85,7 +85,7 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorSource:
-    """Examples in memory: inputs (n, ...) and targets (n, ...)."""
+    """Examples in memory: inputs (n, ...) and targets (n, ...), of which whole numbers are read as int64."""
 
     inputs: Inputs
     all_targets: Tensor
@@ -100,18 +100,19 @@ class TensorSource:
     def read(self, which: Which) -> tuple[Inputs, Tensor]:
         """Return the examples; views where `which` is a range."""
         index = _index(which)
-        return each(lambda one: one[index], self.inputs), self.all_targets[index]
+        return each(lambda one: one[index], self.inputs), _labels(self.all_targets[index])
 
     def targets(self, which: Which) -> Tensor:
         """Return the targets."""
-        return self.all_targets[_index(which)]
+        return _labels(self.all_targets[_index(which)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArraySource:
     """Examples in NumPy arrays, as a rule memory-mapped files: inputs (n, ...) and targets (n, ...).
 
-    Bytes become standardised float32, other numbers but float64 float32; targets that are whole numbers int64.
+    Bytes become standardised float32, other numbers but float64 float32; targets that are whole numbers, or true and
+    false, int64.
     """
 
     inputs: NDArray[Any]
@@ -137,8 +138,7 @@ class ArraySource:
     def targets(self, which: Which) -> Tensor:
         """Return the targets."""
         targets = np.asarray(self.all_targets[which])
-        is_whole = np.issubdtype(targets.dtype, np.integer)
-        return torch.from_numpy(targets.astype(np.int64) if is_whole else _own(targets))
+        return torch.from_numpy(targets.astype(np.int64) if targets.dtype.kind in "biu" else _own(targets))
 
 
 class DatasetSource:
@@ -187,10 +187,9 @@ class DatasetSource:
         try:
             inputs, targets = default_collate(items)
             if isinstance(inputs, Mapping):
-                return {str(name): torch.as_tensor(one) for name, one in inputs.items()}, torch.as_tensor(
-                    targets
-                )
-            return torch.as_tensor(inputs), torch.as_tensor(targets)
+                named = {str(name): torch.as_tensor(one) for name, one in inputs.items()}
+                return named, _labels(torch.as_tensor(targets))
+            return torch.as_tensor(inputs), _labels(torch.as_tensor(targets))
         except Exception as exc:
             raise AppError(
                 f"The examples of the data set {self._name} make no batch of one input and one target: {_said(exc)}."
@@ -206,7 +205,7 @@ class DatasetSource:
                 for start in range(0, len(self), _TARGETS_AT_ONCE)
             ]
             self._targets = torch.cat(parts)
-        return self._targets[_index(which)]
+        return _labels(self._targets[_index(which)])
 
     def _indices(self, which: Which) -> Sequence[int]:
         return range(*which.indices(len(self))) if isinstance(which, slice) else which.tolist()
@@ -308,6 +307,11 @@ def _index(which: Which) -> slice | Tensor:
     return (
         which if isinstance(which, slice) else torch.from_numpy(np.ascontiguousarray(which, dtype=np.int64))
     )
+
+
+def _labels(targets: Tensor) -> Tensor:
+    """Return whole numbers and truth values as int64, which PyTorch's losses and indices take; others as they are."""
+    return targets if targets.is_floating_point() or targets.is_complex() else targets.long()
 
 
 def _own(array: NDArray[Any]) -> NDArray[Any]:

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Subset
 
 from tests.raising import raises
 from tests.tasks import noise, tiny_classification
 from unlearning.errors import AppError
+from unlearning.tasks import Examples
 from unlearning.training import TrainingSettings, initial_parameters, train
 
 TASK = tiny_classification(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
@@ -66,6 +68,35 @@ def test_the_loader_is_one_that_libraries_take():
     assert (seen["batches"], seen["size"], seen["examples"]) == (3, 4, 10)
     assert torch.equal(seen["one"][0], DATA.inputs[3])
     assert seen["one"][1] == 1
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_its_data_set_can_be_read_by_loaders_of_the_users_own(mapped):
+    """A Trainer makes one of the data set; others split it, draw some of it or none, or collate by themselves."""
+    data = Examples.from_arrays(DATA.inputs.numpy(), DATA.targets.numpy(), DATA.ids) if mapped else DATA
+
+    def read(model, loader, settings) -> float:
+        part = Subset(loader.dataset, [7, 2, 5])
+        by_hand = DataLoader(part, batch_size=3, collate_fn=lambda items: [len(item) for item in items])
+        (found,) = DataLoader(part, batch_size=3)
+        (same,) = DataLoader(part, batch_size=3, collate_fn=loader.collate_fn)
+        for inputs, targets in (found, same):
+            assert torch.equal(inputs, DATA.inputs[[7, 2, 5]])
+            assert torch.equal(targets, DATA.targets[[7, 2, 5]])
+        assert list(by_hand) == [[2, 2, 2]]
+        assert len(loader.dataset.__getitems__([])) == 0
+        return 0.0
+
+    train(replace(TASK, train=read), initial_parameters(TASK, 0), data.select(np.arange(10)), SETTINGS)
+
+
+@pytest.mark.parametrize(
+    "loss", [0.5, 1, np.float32(0.5), np.float64(0.5), torch.tensor(0.5), torch.tensor([0.5])]
+)
+def test_its_loss_is_a_number_of_any_library(loss):
+    """Python's, NumPy's (a mean of losses is one), or a tensor."""
+    task = replace(TASK, train=lambda *_: loss)
+    assert train(task, initial_parameters(TASK, 0), DATA, SETTINGS).loss == float(loss)
 
 
 def test_who_takes_after_step_can_be_watched():

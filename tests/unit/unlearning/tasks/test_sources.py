@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
 
 from tests.raising import raises
 from unlearning.curvature.gradients import fisher_diagonal, gradient
 from unlearning.curvature.kinds import CurvatureKind
 from unlearning.curvature.products import CurvatureProduct
-from unlearning.errors import AppError, DataError
+from unlearning.errors import AppError, DataError, NumericalError
 from unlearning.evaluation import evaluate
 from unlearning.requests import Forget
 from unlearning.tasks import TaskSettings, make_task
@@ -63,13 +63,26 @@ def elsewhere(request, tmp_path) -> Examples:
     return Examples.from_dataset(Pictures(), IDS, loading=loading)
 
 
-@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int32, np.int64])
-def test_whole_targets_are_classes_whatever_their_type(kind):
-    """A loss of classes takes int64 only; other targets stay numbers."""
-    found = Examples.from_arrays(PIXELS, LABELS.astype(kind), IDS)
-    assert found.targets.dtype == torch.int64
-    assert found.targets.tolist() == LABELS.tolist()
-    assert Examples.from_arrays(PIXELS, LABELS.astype(np.float32), IDS).targets.dtype == torch.float32
+def with_labels(where: str, labels: np.ndarray) -> Examples:
+    inputs, targets = torch.from_numpy(PIXELS), torch.from_numpy(labels)
+    if where == "arrays":
+        return Examples.from_arrays(PIXELS, labels, IDS)
+    if where == "tensors":
+        return Examples(inputs, targets, IDS)
+    known = targets if where == "dataset with known targets" else None
+    return Examples.from_dataset(TensorDataset(inputs, targets), IDS, targets=known)
+
+
+@pytest.mark.parametrize("where", ["arrays", "tensors", "dataset", "dataset with known targets"])
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int32, np.int64, np.bool_])
+def test_whole_targets_are_classes_whatever_their_type(where, kind):
+    """Losses and indices take int64 only, and sums of bytes overflow; other targets stay numbers."""
+    labels = (LABELS % 2 if kind is np.bool_ else LABELS).astype(kind)
+    found = with_labels(where, labels)
+    for targets in (found.targets, found.batch(slice(0, COUNT))[1]):
+        assert targets.dtype == torch.int64
+        assert targets.tolist() == labels.tolist()
+    assert with_labels(where, LABELS.astype(np.float32)).targets.dtype == torch.float32
 
 
 def test_training_has_the_same_bits_wherever_the_examples_lie(elsewhere):
@@ -104,6 +117,30 @@ def test_measures_and_derivatives_have_the_same_bits_wherever_the_examples_lie(e
 
     for found, expected in zip(all_of(elsewhere), all_of(in_memory()), strict=True):
         assert np.array_equal(found, expected)
+
+
+class Centring(nn.Module):
+    """Changes its inputs in place, which does no harm to the batches of a DataLoader."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(18, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        inputs -= 0.5
+        return self.layer(inputs.flatten(1))
+
+
+def test_a_model_that_works_in_place_does_not_change_the_examples():
+    """Each evaluation measures the same; derivatives, which compute one batch several times, are refused."""
+    task, examples = replace(TASK, build_model=Centring), in_memory()
+    start = initial_parameters(task, 0)
+    first = evaluate(task, start, examples, batch_size=4).loss
+    trained = train(task, start, examples, SETTINGS).parameters
+    assert np.array_equal(evaluate(task, start, examples, batch_size=4).loss, first)
+    with raises(NumericalError, code="writes-on-inputs"):
+        gradient(task, trained, examples)
+    assert torch.equal(examples.inputs, in_memory().inputs)
 
 
 def test_selecting_and_joining_copy_nothing(elsewhere):

@@ -6,12 +6,13 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from strategies.installation import DEPLOY, Host, is_issued_by
+from strategies.installation import DEPLOY, Host, host_part, is_issued_by
 from unlearning.errors import ConfigurationError
 from unlearning.runtime.durable_files import write_atomically
 from unlearning.runtime.foreign_files import read_plain
 
 PUBLIC_KEY, UNIT = "client-key.pub", "flower-supernode"
+_QUOTES = frozenset("'\"\\")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +27,15 @@ class Data:
         """Return the part of the SuperNode's node configuration on it.
 
         Raises:
-            ConfigurationError: neither is given, or the part is none of the parts.
+            ConfigurationError: neither is given, the part is none of the parts, or the path cannot be written there.
         """
         if self.directory is not None:
-            return f'data-dir="{self.directory}"'
+            path = str(self.directory.absolute())
+            if not path.isprintable() or not _QUOTES.isdisjoint(path):
+                raise ConfigurationError(
+                    [f"--data-dir {path!r}: a quote or backslash cannot stand in NODE_CONFIG."]
+                )
+            return f'data-dir="{path}"'
         if not 0 <= self.part < self.parts:
             raise ConfigurationError(
                 [
@@ -44,10 +50,10 @@ def setup_site(host: Host, name: str, server: str, data: Data) -> Path:
     """Make all that a client's host needs; return the folder that is carried to the server.
 
     Raises:
-        ConfigurationError: it is not given which data the site has.
+        ConfigurationError: it is not given which data the site has, or `server` is no host's name or address.
         DeploymentError: a script failed, or there is no such user.
     """
-    config_of_data = data.node_config()
+    server, config_of_data = host_part(server), data.node_config()
     config = host.directory(host.config_dir)
     host.directory(host.state_root)
     host.directory(host.state_dir)

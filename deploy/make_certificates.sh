@@ -7,8 +7,8 @@
 #   make_certificates.sh DIR request NAME          NAME.key, NAME.csr: at the caller's own site, without the authority
 #   make_certificates.sh DIR sign ROLE NAME CSR PEM  PEM, a new file: the certificate that such a request asks for
 #
-# HOST is a DNS name or an IPv4 address under which others reach the server or the peer; for the server
-# localhost and 127.0.0.1 are always added, because its own programs connect by loopback.
+# HOST is a DNS name, or an IPv4 or IPv6 address, under which others reach the server or the peer; for the
+# server localhost and 127.0.0.1 are always added, because its own programs connect by loopback.
 # The NAME of a peer is its id in the peers' configuration (docs/how-to-run-peers.md). Peers get an authority,
 # and so a DIR, of their own: it decides who is a member.
 # ROLE is operator (any request), officer (decides about requests), auditor (reads everything), several of these joined
@@ -68,7 +68,11 @@ make_certificate() {
     openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -sha256 \
         -keyout "$1.key" -out "$work/csr" -subj "$2" 2>/dev/null
     openssl x509 -req -sha256 -days "$certificate_days" -in "$work/csr" -CA ca.crt -CAkey ca.key \
-        -CAcreateserial -extfile "$work/ext" -out "$1.pem" 2>/dev/null
+        -CAcreateserial -extfile "$work/ext" -out "$1.pem" 2>/dev/null || {
+        rm -f "$1.key" "$1.pem"
+        echo "openssl makes no certificate for $2${4:+ and $4}: is each host a DNS name or an address?" >&2
+        exit 1
+    }
     chmod 644 "$1.pem"
     own "$1.pem"
     own "$1.key"
@@ -80,10 +84,11 @@ name_hosts() {
     shift
     for host in "$@"; do
         case $host in
-        '' | *[!A-Za-z0-9.-]*)
-            echo "A host is a DNS name or an IPv4 address, without a port; got '$host'." >&2
+        '' | *[!A-Za-z0-9.:-]* | *[!0-9A-Fa-f:.]*:* | *:*[!0-9A-Fa-f:.]*)
+            echo "A host is a DNS name or an address, without a port and brackets; got '$host'." >&2
             exit 2
             ;;
+        *:*) names="${names:+$names,}IP:$host" ;;
         *[!0-9.]*) names="${names:+$names,}DNS:$host" ;;
         *) names="${names:+$names,}IP:$host" ;;
         esac

@@ -5,19 +5,21 @@ the scripts of deploy/, which an administrator can call by hand as well.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from grp import getgrnam
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from pwd import getpwnam
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
-from unlearning.errors import DeploymentError
+from unlearning.errors import ConfigurationError, DeploymentError
 from unlearning.runtime.durable_files import make_private, write_new
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
@@ -26,12 +28,20 @@ CONFIG_DIR, STATE_ROOT = Path("/etc/flower-unlearning"), Path("/var/lib/flower-u
 PROGRAMS, UNITS_DIR = Path("/opt/flower-unlearning/bin"), Path("/etc/systemd/system")
 
 
+_UNQUOTED = re.compile(r"[\w/.+@-]+")
+_NAME = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """Where things go on a host, and whose they become.
 
+    Units, environment and settings name the directories, so these are whole paths that need no quotes there.
     user: owns all but the units, where this process may give files away; "" leaves them this process's.
     say: receives a line for each thing that was made, or was there.
+
+    Raises:
+        ConfigurationError: a directory has a space, a quote or the like in its path.
     """
 
     say: Callable[[str], None]
@@ -39,6 +49,19 @@ class Host:
     state_root: Path = STATE_ROOT
     units_dir: Path = UNITS_DIR
     user: str = "flower"
+
+    def __post_init__(self) -> None:
+        paths = {name: getattr(self, name).absolute() for name in ("config_dir", "state_root", "units_dir")}
+        wrong = [
+            f"{name.replace('_', '-')}: {str(path)!r} would have to be quoted in units and settings. Take a path of "
+            "letters, digits and . _ - + @."
+            for name, path in paths.items()
+            if not _UNQUOTED.fullmatch(str(path))
+        ]
+        if wrong:
+            raise ConfigurationError(wrong)
+        for name, path in paths.items():
+            object.__setattr__(self, name, path)
 
     @property
     def state_dir(self) -> Path:
@@ -111,6 +134,27 @@ class Host:
         """Return this version's unit, with this host's directories and user."""
         text = self.localised((DEPLOY / "systemd" / f"{name}.service").read_text())
         return text.replace("User=flower\n", f"User={self.user}\n" if self.user else "")
+
+
+def host_part(host: str) -> str:
+    """Return a DNS name or address as it stands before `:PORT`: an IPv6 address in brackets.
+
+    Raises:
+        ConfigurationError: it is neither, as with a scheme or a port.
+    """
+    try:
+        address = ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        if _NAME.fullmatch(host):
+            return host
+    else:
+        if "%" not in host:
+            return f"[{address}]" if isinstance(address, IPv6Address) else str(address)
+    raise ConfigurationError(
+        [
+            f"{host!r} is no host. Give a DNS name, or an IPv4 or IPv6 address, without https:// and without a port."
+        ]
+    )
 
 
 def program(name: str) -> str:

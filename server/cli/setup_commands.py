@@ -43,13 +43,13 @@ def server(
     for sentence in wrong:
         say(f"problem {sentence}")
     say(
-        f"Next: look at {config_dir / steps.FEDERATION_FILE}; systemctl daemon-reload; "
+        f"Next: look at {host.config_dir / steps.FEDERATION_FILE}; systemctl daemon-reload; "
         f"systemctl enable --now {' '.join(steps.SERVICES)}\n"
         f"At each site: flower-unlearn-site setup NAME {address[0]}. It makes a folder that is carried here, to\n"
         "  flower-unlearn setup client NAME FOLDER\n"
         f"Clients must reach 9092 (fleet), 9100 (deletion service) and {steps.SESSION_PORT} (sessions) of this host.\n"
         f"When the clients are let in: systemctl enable --now {steps.SUPERVISOR}, which submits the run.\n"
-        f"Keep {config_dir / 'certificates' / 'ca.key'} elsewhere: it is needed for new certificates only."
+        f"Keep {host.config_dir / 'certificates' / 'ca.key'} elsewhere: it is needed for new certificates only."
     )
     if FLEET_SPEAKS_HTTP:
         say(
@@ -57,7 +57,7 @@ def server(
             "see docs/how-to-run-behind-nginx.md."
         )
     if wants_json():
-        show_json({"federation": name, "config_dir": str(config_dir), "problems": wrong})
+        show_json({"federation": name, "config_dir": str(host.config_dir), "problems": wrong})
     if wrong:
         raise typer.Exit(1)
 

@@ -1,5 +1,6 @@
 """Setting a server host up, and letting a client in: what `flower-unlearn setup` does."""
 
+import json
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from server.certificate.keys import SIGNING_KEY, make_key_pair
 from server.operations.checklist.finding import Installation, Level
 from server.operations.checklist.keys_and_state import check_certificates, check_secrets, check_state
 from server.operations.flower_control import FlowerControl, flower_config
-from strategies.installation import CONFIG_DIR, DEPLOY, Host, run_script
+from strategies.installation import CONFIG_DIR, DEPLOY, Host, host_part, run_script
 from unlearning.errors import ConfigurationError, DeploymentError
 from unlearning.runtime.foreign_files import read_plain
 
@@ -33,25 +34,30 @@ def setup_server(host: Host, name: str, addresses: Sequence[str]) -> None:
     addresses: the names and addresses under which clients reach it.
 
     Raises:
+        ConfigurationError: an address has a scheme or a port, or is none.
         DeploymentError: a script failed, or there is no such user.
     """
+    reached_at, *_ = hosts = [host_part(address) for address in addresses]
     config, certificates = host.directory(host.config_dir), host.config_dir / "certificates"
     host.directory(host.state_root)
     host.directory(host.state_dir)
     flower = host.directory(host.state_root / "flower")
+    names = [name.strip("[]") for name in hosts]
     host.script(
-        "make_certificates.sh", str(certificates), "server", *addresses, makes=certificates / "server.pem"
+        "make_certificates.sh", str(certificates), "server", *names, makes=certificates / "server.pem"
     )
     operator = certificates / "operator.pem"
     host.script("make_certificates.sh", str(certificates), "operator", "operator", makes=operator)
     host.file(config / "superexec.secret", secrets.token_bytes(32))
     host.file(flower / "config.toml", flower_config("127.0.0.1:8000", certificates / "ca.crt"))
     _make_signing_key(host, config / "certificate-key")
-    above = f'"{name}"' + ("" if config == CONFIG_DIR else f'\nconfig-dir = "{config}"')
+    above = json.dumps(name, ensure_ascii=False) + (
+        "" if config == CONFIG_DIR else f'\nconfig-dir = "{config}"'
+    )
     settings = host.localised((DEPLOY / FEDERATION_FILE).read_text()).replace('"main"', above)
-    host.file(config / FEDERATION_FILE, settings + _session_settings(addresses[0], certificates))
+    host.file(config / FEDERATION_FILE, settings + _session_settings(reached_at, certificates))
     host.file(config / "environment", _server_environment(host))
-    host.file(config / "operator.environment", _operator_environment(addresses[0], certificates))
+    host.file(config / "operator.environment", _operator_environment(reached_at, certificates))
     for service in (*SERVICES, SUPERVISOR):
         host.unit(service)
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from strategies.installation import is_issued_by
+from strategies.installation import host_part, is_issued_by
 from unlearning.errors import ConfigurationError
 from unlearning.runtime.durable_files import write_atomically
 
@@ -33,7 +33,7 @@ def renew(path: Path, authority: Path, *, addresses: Sequence[str] = (), now: da
 
     Raises:
         ConfigurationError: it was not made by this authority, is the authority's own, or is a caller's and is to have
-            addresses; or files are missing.
+            addresses; an address has a scheme or a port; or files are missing.
     """
     try:
         old = x509.load_pem_x509_certificate(path.read_bytes())
@@ -110,7 +110,7 @@ def _hosts(certificate: x509.Certificate) -> list[str]:
 
 
 def _names(addresses: Sequence[str]) -> Iterator[x509.GeneralName]:
-    for address in dict.fromkeys(addresses):
+    for address in dict.fromkeys(host_part(one).strip("[]") for one in addresses):
         try:
             yield x509.IPAddress(ip_address(address))
         except ValueError:

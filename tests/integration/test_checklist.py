@@ -205,7 +205,8 @@ def test_a_server_that_has_no_address_or_does_not_answer_is_a_problem():
     assert "nowhere.invalid has no address here" in fault
     [fault] = faults(check_server_address("localhost", can_connect=lambda *_: False))
     assert "does not answer at port 9092" in fault
-    assert faults(check_server_address("localhost", can_connect=lambda *_: True)) == []
+    for name in ("localhost", "192.0.2.7", "[2001:db8::7]"):
+        assert faults(check_server_address(name, can_connect=lambda *_: True)) == []
 
 
 def test_a_run_that_waits_or_does_not_sign_is_a_warning(good, ledger):
@@ -355,6 +356,10 @@ def test_from_outside_public_ports_answer_and_private_ones_do_not():
 def test_a_connection_is_really_tried():
     """To a port where nobody listens."""
     assert not can_connect("127.0.0.1", free_port())
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        assert can_connect(
+            "[127.0.0.1]", one.getsockname()[1]
+        )  # brackets are IPv6's, which not every host has
 
 
 def filed(ledger: Ledger) -> None:

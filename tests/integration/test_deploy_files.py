@@ -43,7 +43,9 @@ def unit_command(unit: Path) -> list[str]:
 @pytest.fixture
 def certificates(tmp_path: Path) -> Path:
     directory = tmp_path / "certificates"
-    run_script("make_certificates.sh", str(directory), "server", "fed.example.org", "192.0.2.7")
+    run_script(
+        "make_certificates.sh", str(directory), "server", "fed.example.org", "192.0.2.7", "2001:db8::7"
+    )
     run_script("make_certificates.sh", str(directory), "operator", "operator")
     return directory
 
@@ -81,10 +83,21 @@ def contexts(certificates: Path, caller: str = "operator") -> tuple[ssl.SSLConte
     return server, client
 
 
-@pytest.mark.parametrize("name", ["fed.example.org", "192.0.2.7", "localhost", "127.0.0.1"])
+@pytest.mark.parametrize("name", ["fed.example.org", "192.0.2.7", "2001:db8::7", "localhost", "127.0.0.1"])
 def test_the_server_is_believed_under_each_of_its_names(certificates, name):
     """Those that were asked for, and loopback; and it learns who calls by the certificate's name."""
     assert handshake(*contexts(certificates), name) == "operator"
+
+
+@pytest.mark.parametrize(
+    "host", ["300.1.1.1", "ab:12", "::zz", "fed.example.org:9092", "::1,DNS:x", "[::1]", "a b", ""]
+)
+def test_no_certificate_is_made_for_what_is_no_host(tmp_path, host):
+    """Nor a key, which would stand in the way of the next try."""
+    done = script("make_certificates.sh", str(tmp_path / "new"), "server", host)
+    assert done.returncode != 0
+    assert "a DNS name or an address" in done.stderr
+    assert {path.name for path in (tmp_path / "new").glob("*")} <= {"ca.crt", "ca.key"}
 
 
 def test_the_server_is_not_believed_under_another_name(certificates):

@@ -177,5 +177,5 @@ def _data_loader(examples: Readable, loading: Loading, **options: Any) -> "DataL
     )
 
 
-def _whole(batch: ReadAtOnce) -> tuple[Inputs, Tensor]:
+def _whole(batch: Any) -> tuple[Inputs, Tensor]:
     return batch.inputs, batch.targets

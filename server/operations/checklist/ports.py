@@ -11,9 +11,9 @@ PUBLIC_PORTS = {9092: "fleet", 9100: "deletion service"}
 
 
 def can_connect(host: str, port: int) -> bool:
-    """Return whether a TCP connection can be opened."""
+    """Return whether a TCP connection can be opened to a name or address; one of IPv6 may be in brackets."""
     try:
-        with socket.create_connection((host, port), timeout=3.0):
+        with socket.create_connection((host.strip("[]"), port), timeout=3.0):
             return True
     except OSError:
         return False
@@ -25,7 +25,7 @@ def check_server_address(
     """Check, on a client's host, that the server's name means an address and that its fleet port answers."""
     port = next(iter(PUBLIC_PORTS))
     try:
-        socket.getaddrinfo(address, port)
+        socket.getaddrinfo(address.strip("[]"), port)
     except OSError as exc:
         yield problem(
             f"The server's name {address} has no address here: {exc}.",

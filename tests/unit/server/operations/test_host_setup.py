@@ -1,7 +1,9 @@
 """A client is let in from a folder that its site fills: nothing in it is followed, changed or waited for."""
 
 import os
+import shlex
 import shutil
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,10 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
+from flwr.common.config import parse_config_args
 
 from client.site_setup import Data, setup_site, take_answer
-from server.operations.host_setup import TO_SITE, let_in
+from server.operations.host_setup import SESSION_PORT, TO_SITE, let_in, setup_server
 from strategies.installation import Host, run_script
 from tests.certificates import Authority
 from unlearning.errors import ConfigurationError, DeploymentError, FlowerUnlearningError
@@ -234,6 +237,94 @@ def test_a_client_has_a_plain_name(hosts: Hosts, name: str) -> None:
     with pytest.raises(FlowerUnlearningError):
         hosts.let_in(client=name)
     assert hosts.files() == before
+
+
+def new_host(directory: Path, **places: Path) -> Host:
+    usual = {name: directory / name for name in ("config_dir", "state_root", "units_dir")}
+    return Host(say=lambda _: None, user="", **{**usual, **places})
+
+
+def environment_of(host: Host) -> dict[str, str]:
+    """As systemd reads it."""
+    lines = (host.config_dir / "environment").read_text().splitlines()
+    words = [shlex.split(line, comments=True) for line in lines if not line.startswith("#")]
+    return dict(word.split("=", 1) for line in words for word in line)
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("fed.example.org", "fed.example.org"),
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:DB8::7", "[2001:db8::7]"),
+        ("[2001:db8::7]", "[2001:db8::7]"),
+    ],
+)
+def test_a_server_is_a_name_or_an_address_of_either_kind(tmp_path: Path, given: str, written: str) -> None:
+    """A port follows it in each place where it is written, also at the server itself, whose certificate has it bare."""
+    site, server = new_host(tmp_path / "site"), new_host(tmp_path / "server")
+    setup_site(site, SITE, given, Data(part=0, parts=1))
+    found = environment_of(site)
+    assert (found["FEDERATION_SERVER"], found["FLOWER_UNLEARNING_SERVER"]) == (written, f"{written}:9100")
+    setup_server(server, "hearts", [given])
+    settings = tomllib.loads((server.config_dir / "federation.toml").read_text())["run"]
+    assert settings["session-address"] == f"{written}:{SESSION_PORT}"
+    certificate = x509.load_pem_x509_certificate((server.config_dir / "certificates/server.pem").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert written.strip("[]") in [str(name.value) for name in names]
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["https://fed.example.org", "fed:9092", "[::1]:9092", "300.1.1.1", "fe80::1%eth0", "a b", "-x", ""],
+)
+def test_what_is_no_host_is_refused_before_anything_is_made(tmp_path: Path, host: str) -> None:
+    """A scheme or a port would stand in the middle of every address that is made of it."""
+    here = new_host(tmp_path)
+    with pytest.raises(ConfigurationError):
+        setup_site(here, SITE, host, Data(part=0, parts=1))
+    with pytest.raises(ConfigurationError):
+        setup_server(here, "hearts", ["fed.example.org", host])
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_services_read_names_whole_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They start in a directory of their own, where a relative path would be another."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "units").mkdir()
+    site = new_host(tmp_path, config_dir=Path("etc"), state_root=Path("var"), units_dir=Path("units"))
+    setup_site(site, SITE, "localhost", Data(directory=Path("my data")))
+    node = parse_config_args([environment_of(site)["NODE_CONFIG"]])
+    assert node["data-dir"] == str(tmp_path / "my data")
+    assert node["state-dir"] == str(tmp_path / "var/state")
+    assert (
+        f"EnvironmentFile={tmp_path}/etc/environment"
+        in (tmp_path / "units/flower-supernode.service").read_text()
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["with space", "per%cent", "dol$lar", "quo'te", 'quo"te', "back\\slash", "semi;colon"]
+)
+def test_a_path_that_would_need_quotes_is_refused(tmp_path: Path, name: str) -> None:
+    """Units split at spaces and expand % and $; settings end at a quote."""
+    for place in ("config_dir", "state_root", "units_dir"):
+        with pytest.raises(ConfigurationError):
+            new_host(tmp_path, **{place: tmp_path / name})
+
+
+@pytest.mark.parametrize("name", ["quo'te", 'quo"te', "back\\slash", "new\nline"])
+def test_a_data_directory_that_cannot_be_written_down_is_refused(tmp_path: Path, name: str) -> None:
+    """It stands in two pairs of quotes."""
+    with pytest.raises(ConfigurationError):
+        setup_site(new_host(tmp_path), SITE, "localhost", Data(directory=tmp_path / name))
+
+
+def test_a_federation_has_any_name(tmp_path: Path) -> None:
+    """Quotes and backslashes too, in its file."""
+    host = new_host(tmp_path)
+    setup_server(host, 'the "north" \\ é', ["localhost"])
+    assert tomllib.loads((host.config_dir / "federation.toml").read_text())["name"] == 'the "north" \\ é'
 
 
 @pytest.mark.parametrize("made_before", ["file", "folder", "link", "link to a folder"])

@@ -71,14 +71,19 @@ def test_the_name_and_the_roles_of_a_caller_stay(certificates, name, roles):
 
 def test_a_host_gets_other_addresses(certificates):
     """As when the server moves; its own programs go on calling it by loopback."""
-    renew(certificates / "server.pem", certificates, addresses=["new.example.org", "192.0.2.9"], now=NOW)
+    renew(
+        certificates / "server.pem",
+        certificates,
+        addresses=["new.example.org", "192.0.2.9", "[2001:db8::9]"],
+        now=NOW,
+    )
     names = (
         read(certificates / "server.pem")
         .extensions.get_extension_for_class(x509.SubjectAlternativeName)
         .value
     )
     assert names.get_values_for_type(x509.DNSName) == ["localhost", "new.example.org"]
-    addresses = [ip_address("127.0.0.1"), ip_address("192.0.2.9")]
+    addresses = [ip_address(one) for one in ("127.0.0.1", "192.0.2.9", "2001:db8::9")]
     assert names.get_values_for_type(x509.IPAddress) == addresses
 
 
@@ -113,6 +118,8 @@ def test_neither_a_role_nor_the_authority_is_changed(certificates):
     """A caller has no address, and a peer's name is not one; the authority's own certificate is exchanged otherwise."""
     with pytest.raises(ConfigurationError):
         renew(certificates / "ada.pem", certificates, addresses=["new.example.org"], now=NOW)
+    with pytest.raises(ConfigurationError):
+        renew(certificates / "server.pem", certificates, addresses=["new.example.org:9092"], now=NOW)
     with pytest.raises(ConfigurationError):
         renew(certificates / "ca.crt", certificates, now=NOW)
     run_script("make_certificates.sh", str(certificates), "peer", "berlin", "192.0.2.1")

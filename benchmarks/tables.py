@@ -108,7 +108,7 @@ def write(output: Path, lines: Iterable[str], found: Mapping[str, Any]) -> None:
     else:
         plain.write_text(content + "\n", encoding="utf-8")
         packed.unlink(missing_ok=True)
-    Console().print(page, markup=False, soft_wrap=True)
+    Console(emoji=False).print(page, markup=False, soft_wrap=True)
 
 
 def compressed(text: str) -> bytes:

@@ -14,7 +14,7 @@ from strategies.command_line import Printing, Program, run_program, say, show_li
 from strategies.installation import CONFIG_DIR, STATE_ROOT, UNITS_DIR, Host
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import Particulars
-from unlearning.requests import Granularity, Target, parse_sample_ids
+from unlearning.requests import Granularity, Target, read_sample_ids
 from unlearning.runtime.durable_files import durable_file
 from unlearning.runtime.json_codec import to_plain
 
@@ -63,7 +63,7 @@ def request(
     if samples is None:
         target = Target(Granularity.CLIENT, client)
     else:
-        ids = parse_sample_ids(samples.read_text(encoding="utf-8"))
+        ids = read_sample_ids(samples)
         _check_own(state_dir, ids)
         target = Target(Granularity.SAMPLE, client, ids)
     key = DirectoryMemory(state_dir).file_request(target, method, {}, particulars)

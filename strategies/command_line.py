@@ -134,7 +134,7 @@ def show_table(
         table.columns[0].no_wrap = has_long_cells
         for row in rows:
             table.add_row(*(escape(cell) for cell in row))
-        Console().print(table)
+        Console(emoji=False).print(table)
 
 
 def _is_terminal() -> bool:
@@ -166,4 +166,4 @@ def _note_json(ctx: click.Context, _: click.Parameter, is_given: bool) -> None:
 
 
 def _print_error(message: str) -> None:
-    Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(message)
+    Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False).print(message)

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 from unlearning.errors import InvalidRequest
@@ -415,6 +416,20 @@ class Exclusions:
             else:
                 clients[target.client_id] = clients.get(target.client_id, NOTHING) | target.forget
         return Exclusions(clients, classes)
+
+
+def read_sample_ids(path: Path) -> frozenset[str]:
+    """Return the ids in a file with one id a line, in UTF-8; see `parse_sample_ids`.
+
+    Raises:
+        InvalidRequest: the file cannot be read, is no such text, or has no id or one twice.
+    """
+    try:
+        return parse_sample_ids(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise InvalidRequest(f"{path} cannot be read: {exc.strerror}.") from exc
+    except UnicodeDecodeError as exc:
+        raise InvalidRequest(f"{path} is not in UTF-8. Save it as text in UTF-8, one id a line.") from exc
 
 
 def parse_sample_ids(text: str) -> frozenset[str]:

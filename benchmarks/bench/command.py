@@ -77,7 +77,7 @@ def bench_command(
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     logging.getLogger("server").setLevel(logging.ERROR)
-    console = Console(stderr=wants_json(), markup=False)
+    console = Console(stderr=wants_json(), markup=False, emoji=False)
     console.print(f"{chosen.title}, {len(chosen.seeds)} seed(s): {runner.cost(chosen)}", style="bold")
     rows = runner.finished(chosen, work) if only_finished else _run(chosen, work, jobs, console)
     replaced = [f"--oracles {num_oracles}"] if num_oracles else []

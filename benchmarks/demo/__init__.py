@@ -43,7 +43,7 @@ def demo_command(
     ] = False,
 ) -> None:
     """Watch a live federation forget a client: starts everything on this machine, and stops it again."""
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     with exit_on_signals():
         console.print("A live federation forgets a client  (loading PyTorch …)", style="bold")
         # Imported here because it needs PyTorch, which takes seconds; other commands do not.

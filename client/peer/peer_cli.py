@@ -15,7 +15,7 @@ from client.peer.journal import Journal, read_refusals
 from client.peer.record import PeerRules, Record
 from strategies.command_line import Printing, Program, run_program, show_json, show_lines
 from unlearning.errors import InvalidRequest
-from unlearning.requests import Granularity, Target, parse_sample_ids
+from unlearning.requests import Granularity, Target, read_sample_ids
 
 app = typer.Typer(cls=Program, add_completion=False, help="One peer of a federation without a server.")
 
@@ -58,7 +58,7 @@ def request(
     if (samples is not None) + (class_label is not None) + client != 1:
         raise InvalidRequest("Name exactly one of --samples FILE, --class LABEL and --client.")
     if samples is not None:
-        ids = parse_sample_ids(samples.read_text(encoding="utf-8"))
+        ids = read_sample_ids(samples)
         target = Target(Granularity.SAMPLE, settings.peer, ids)
     elif class_label is not None:
         target = Target(Granularity.CLASS, class_label=class_label)

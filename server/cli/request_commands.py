@@ -21,7 +21,7 @@ from unlearning.advice import advice_for
 from unlearning.errors import InvalidRequest, RequestError
 from unlearning.gdpr import Particulars
 from unlearning.outcomes import describe_request
-from unlearning.requests import DeletionRequest, Granularity, Outcome, Status, Target, parse_sample_ids
+from unlearning.requests import DeletionRequest, Granularity, Outcome, Status, Target, read_sample_ids
 from unlearning.runtime.command_output import is_read
 from unlearning.runtime.durable_files import write_atomically
 from unlearning.runtime.json_codec import to_plain
@@ -175,7 +175,7 @@ def targets_of(clients: Sequence[str], samples: Path | None, class_label: int | 
     if len(clients) > 1:
         raise InvalidRequest("--samples names the samples of one client; give one --client.")
     try:
-        ids = parse_sample_ids(samples.read_text(encoding="utf-8"))
+        ids = read_sample_ids(samples)
     except (OSError, UnicodeError) as exc:
         raise InvalidRequest(f"--samples {str(samples)!r} cannot be read as text: {exc}") from exc
     except InvalidRequest as exc:
@@ -224,7 +224,7 @@ def follow(service: DeletionClient, request_id: str, console: Console | None = N
 
     With `--json` each state, event and round is an object on its line.
     """
-    console = console or Console(highlight=False, markup=False, quiet=wants_json())
+    console = console or Console(highlight=False, markup=False, emoji=False, quiet=wants_json())
     narrator = Narrator(console)
     request: DeletionRequest | None = None
     status = Status.RECEIVED

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tomllib
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ def config_argument(values: Mapping[str, ConfigValue]) -> str:
     """Write a configuration as `flwr run --run-config` and `--node-config` take it: `a=1 b="text"`.
 
     Raises:
-        DeploymentError: a text holds a double quote, a backslash or a line break, for which
+        DeploymentError: a text holds a double quote, a backslash or a control character, for which
             Flower's format has no spelling.
     """
     words = []
@@ -92,7 +93,7 @@ def config_argument(values: Mapping[str, ConfigValue]) -> str:
             words.append(f"{key}={str(value).lower()}")
         elif isinstance(value, int | float):
             words.append(f"{key}={value!r}")
-        elif any(character in value for character in '"\\\n\r'):
+        elif '"' in value or "\\" in value or any(unicodedata.category(one) == "Cc" for one in value):
             raise DeploymentError(
                 f"Flower cannot take {key}={value!r} on a command line: "
                 "use a value without double quotes, backslashes and line breaks.",

@@ -1,6 +1,5 @@
 """Setting a server host up, and letting a client in: what `flower-unlearn setup` does."""
 
-import json
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from server.certificate.keys import SIGNING_KEY, make_key_pair
 from server.operations.checklist.finding import Installation, Level
 from server.operations.checklist.keys_and_state import check_certificates, check_secrets, check_state
-from server.operations.flower_control import FlowerControl, flower_config
+from server.operations.flower_control import FlowerControl, config_argument, flower_config
 from strategies.installation import CONFIG_DIR, DEPLOY, Host, host_part, run_script
 from unlearning.errors import ConfigurationError, DeploymentError
 from unlearning.runtime.foreign_files import read_plain
@@ -35,9 +34,10 @@ def setup_server(host: Host, name: str, addresses: Sequence[str]) -> None:
 
     Raises:
         ConfigurationError: an address has a scheme or a port, or is none.
-        DeploymentError: a script failed, or there is no such user.
+        DeploymentError: a script failed, there is no such user, or no run can have such a name.
     """
     reached_at, *_ = hosts = [host_part(address) for address in addresses]
+    config_argument({"federation": name})
     config, certificates = host.directory(host.config_dir), host.config_dir / "certificates"
     host.directory(host.state_root)
     host.directory(host.state_dir)
@@ -51,9 +51,7 @@ def setup_server(host: Host, name: str, addresses: Sequence[str]) -> None:
     host.file(config / "superexec.secret", secrets.token_bytes(32))
     host.file(flower / "config.toml", flower_config("127.0.0.1:8000", certificates / "ca.crt"))
     _make_signing_key(host, config / "certificate-key")
-    above = json.dumps(name, ensure_ascii=False) + (
-        "" if config == CONFIG_DIR else f'\nconfig-dir = "{config}"'
-    )
+    above = f'"{name}"' + ("" if config == CONFIG_DIR else f'\nconfig-dir = "{config}"')
     settings = host.localised((DEPLOY / FEDERATION_FILE).read_text()).replace('"main"', above)
     host.file(config / FEDERATION_FILE, settings + _session_settings(reached_at, certificates))
     host.file(config / "environment", _server_environment(host))

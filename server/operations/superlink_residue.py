@@ -104,7 +104,9 @@ def count_waiting_answers(database: Path) -> int:
         DeploymentError: the database cannot be read.
     """
     try:
-        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=_WAIT_S)) as connection:
+        with closing(
+            sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=_WAIT_S)
+        ) as connection:
             (count,) = connection.execute("SELECT COUNT(*) FROM message_res").fetchone()
     except sqlite3.Error as exc:
         raise DeploymentError(f"{database} cannot be read: {exc}.") from exc

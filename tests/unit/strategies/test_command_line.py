@@ -86,13 +86,25 @@ def test_only_commands_that_print_no_data_lack_json() -> None:
     assert set(without) == {"console", "serve", "supervise", "demo", "setup", "node", "plant"}
 
 
-def test_brackets_in_a_table_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are no markup, in the title as little as in a cell."""
+def test_names_in_a_table_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are neither markup nor the names of pictures, in the title as little as in a cell."""
     monkeypatch.setattr("strategies.command_line._is_terminal", lambda: True)
     app = typer.Typer()
-    app.command()(
-        lambda: show_table(["the client of a federation"], [["[/red]"]], title="To forget [/red]ward[1]")
-    )
+    title = "To forget [/red]ward[1]:bed:1"
+    app.command()(lambda: show_table(["the client of a federation"], [["[/red]:key:7"]], title=title))
     said = CliRunner().invoke(app, []).stdout
-    assert "To forget [/red]ward[1]" in said
-    assert "│ [/red] " in said
+    assert title in said
+    assert "│ [/red]:key:7 " in said
+
+
+@pytest.mark.parametrize("text", ["[/red]ward[1]", "icu:bed:1", "/data/[old]/:x:"])
+def test_names_in_an_error_are_shown_as_they_are(text: str) -> None:
+    """They are neither markup nor the names of pictures."""
+    app = typer.Typer(cls=Program)
+
+    @app.command()
+    def one() -> None:
+        raise InvalidRequest(text)
+
+    app.command()(lambda: None)
+    assert text in CliRunner().invoke(app, ["one"]).stderr

@@ -44,7 +44,7 @@ def test_flower_reads_what_is_written():
     assert parse_config_args([config_argument(values)]) == values
 
 
-@pytest.mark.parametrize("text", ['a "quoted" word', "back\\slash", "two\nlines"])
+@pytest.mark.parametrize("text", ['a "quoted" word', "back\\slash", "two\nlines", "nothing\x00", "\x1b[31m"])
 def test_a_text_that_flower_cannot_carry_is_refused(text):
     """What would arrive as something else is refused, by its name."""
     with raises(DeploymentError, "no-spelling"):

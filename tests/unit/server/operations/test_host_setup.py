@@ -320,11 +320,15 @@ def test_a_data_directory_that_cannot_be_written_down_is_refused(tmp_path: Path,
         setup_site(new_host(tmp_path), SITE, "localhost", Data(directory=tmp_path / name))
 
 
-def test_a_federation_has_any_name(tmp_path: Path) -> None:
-    """Quotes and backslashes too, in its file."""
+@pytest.mark.parametrize("name", ['the "north"', "north\\south", "north\nsouth", "north\x00"])
+def test_a_name_that_no_run_can_have_is_refused_before_anything_is_made(tmp_path: Path, name: str) -> None:
+    """Flower's settings on a command line have no spelling for it; others are in the file as they are."""
+    with pytest.raises(DeploymentError):
+        setup_server(new_host(tmp_path), name, ["localhost"])
+    assert not list(tmp_path.iterdir())
     host = new_host(tmp_path)
-    setup_server(host, 'the "north" \\ é', ["localhost"])
-    assert tomllib.loads((host.config_dir / "federation.toml").read_text())["name"] == 'the "north" \\ é'
+    setup_server(host, "l'hôpital & co.", ["localhost"])
+    assert tomllib.loads((host.config_dir / "federation.toml").read_text())["name"] == "l'hôpital & co."
 
 
 @pytest.mark.parametrize("made_before", ["file", "folder", "link", "link to a folder"])

@@ -117,6 +117,13 @@ def test_an_answer_that_was_not_fetched_is_not_lost(superlink):
     assert count_waiting_answers(superlink.path) == 1
 
 
+def test_a_database_may_have_any_name(tmp_path):
+    """SQLite reads ?, # and %41 of an address as something else."""
+    elsewhere = SuperLink(tmp_path / "fed?x=%41#1.db")
+    elsewhere.answer(b"on its way")
+    assert count_waiting_answers(elsewhere.path) == 1
+
+
 @pytest.mark.parametrize(
     ("statements", "code"),
     [

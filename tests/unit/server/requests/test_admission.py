@@ -1,5 +1,6 @@
 """What admission lets in, what it refuses, and what it says."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from unlearning.requests import (
     Target,
     is_id,
     parse_sample_ids,
+    read_sample_ids,
 )
 
 
@@ -226,6 +228,19 @@ def test_a_list_without_an_id_is_refused(text: str) -> None:
     """An empty file is a mistake, not a request to forget nothing."""
     with pytest.raises(InvalidRequest):
         parse_sample_ids(text)
+
+
+@pytest.mark.parametrize("content", ["müller\n".encode("latin-1"), "17\n".encode("utf-16"), None])
+def test_a_file_that_is_no_text_in_utf_8_is_named(tmp_path: Path, content: bytes | None) -> None:
+    """As spreadsheets save them; or it is a directory, or not there."""
+    path = tmp_path / "ids.txt"
+    if content is not None:
+        path.write_bytes(content)
+    for one in (path, tmp_path):
+        with pytest.raises(InvalidRequest, match=str(one)):
+            read_sample_ids(one)
+    path.write_text("17\né\n", encoding="utf-8-sig")
+    assert read_sample_ids(path) == {"17", "é"}
 
 
 def test_a_repeated_id_is_refused_with_both_lines() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from client.memory import PLANTED
+from client.memory import PLANTED, site_directory
 from strategies.command_line import Printing, say, show_table
 from unlearning.errors import InvalidRequest
 
@@ -18,7 +18,12 @@ noise_app = typer.Typer(
 )
 
 StateDir = Annotated[
-    Path, typer.Option(help="The client's state directory, as in the SuperNode's --node-config.")
+    Path,
+    typer.Option(
+        parser=lambda text: site_directory(Path(text)),
+        metavar="PATH",
+        help="The client's state directory, as in the SuperNode's --node-config.",
+    ),
 ]
 
 

@@ -256,6 +256,24 @@ class DirectoryMemory:
         return sorted(found, key=lambda request: (request["number"], request["key"]))
 
 
+def site_directory(directory: Path) -> Path:
+    """Return a client's state directory: what is filed in another one would never travel.
+
+    Raises:
+        InvalidRequest: there is none, or it holds other things than a client's.
+    """
+    try:
+        found = {path.name for path in directory.iterdir()}
+    except OSError as exc:
+        raise InvalidRequest(f"{directory} is no state directory: {exc.strerror}. {_WHERE}") from exc
+    if found and found.isdisjoint(_OURS):
+        raise InvalidRequest(f"{directory} is no client's state directory: it has {min(found)}. {_WHERE}")
+    return directory
+
+
+_WHERE = "Name the one that `state-dir` in the SuperNode's --node-config names."
+
+
 def rounds_to_json(rounds: tuple[PrivateRounds, ...]) -> str:
     """Return counted steps as JSON."""
     return json.dumps([to_plain(one) for one in rounds])

@@ -22,7 +22,7 @@ from benchmarks.deployment import LocalDeployment
 from server.certificate.document import decode
 from server.certificate.file_checks import check_report, check_signature
 from server.certificate.keys import PUBLIC_KEY, load_public_key, make_key_pair
-from server.certificate.ledger_check import LedgerView, check_ledger, open_ledger
+from server.certificate.ledger_check import LedgerView, check_ledger
 from server.cli.connection import user_name
 from server.cli.service_commands import load_console
 from server.ledger import Event, Ledger, RoundRecord
@@ -138,7 +138,7 @@ def _check_certificate(directory: Path) -> list[str]:
     """Return what `flower-unlearn verify` says of the certificate, and how to ask it again."""
     content = (directory / CERTIFICATE).read_bytes()
     file = decode(content)
-    with closing(open_ledger(ledger_url(directory / "server" / "state"))) as ledger:
+    with closing(Ledger.open_existing(ledger_url(directory / "server" / "state"))) as ledger:
         checks = [
             check_signature(file, load_public_key(directory / PUBLIC_KEY)),
             check_report(file.certificate, (directory / REPORT_JSON).read_bytes()),

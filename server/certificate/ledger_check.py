@@ -4,17 +4,15 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from server.certificate.document import Certificate, CertifiedRequest, Position, exact_numbers
 from server.certificate.file_checks import Check
 from server.ledger import Event, Ledger
-from server.ledger.database import checked_url
 from server.ledger.records import GROUND_BEFORE
 from server.ledger.texts import TEXTS, Kind
 from server.service.calls import LedgerCheck
 from server.service.client import DeletionClient
-from unlearning.errors import ConfigurationError, RequestNotFound
+from unlearning.errors import RequestNotFound
 from unlearning.requests import DeletionRequest, Status, facts_of
 
 # Of a request; the first two may change until its completion, the last one also after it (`_amendable`).
@@ -50,23 +48,6 @@ class LedgerView:
     def of_service(cls, service: DeletionClient) -> "LedgerView":
         """View the ledger behind a deletion service; for operators and officers."""
         return cls(service.verify_ledger, service.get, lambda request_id: service.events(request_id)[0])
-
-
-def open_ledger(url: str) -> Ledger:
-    """Open the ledger at `url`, which must be there: a checker makes no new one.
-
-    Raises:
-        ConfigurationError: it is no URL of a ledger, or there is none.
-        LedgerUnavailable: it cannot be opened.
-    """
-    place = checked_url(url)
-    if place.get_backend_name() == "sqlite":
-        path = place.database or ""
-        if not Path(path).is_file():
-            raise ConfigurationError(
-                [f"--ledger: there is no file {path!r}. Give sqlite:////path/to/ledger.db."]
-            )
-    return Ledger.open(url)
 
 
 def check_ledger(certificate: Certificate, content: bytes, view: LedgerView | None) -> Check:

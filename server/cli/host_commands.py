@@ -85,7 +85,7 @@ def erase_residue(
     from server.ledger import Ledger
     from server.operations.superlink_residue import erase_after_deletions
 
-    opened = Ledger.open(asked_ledger(ledger, state_dir))
+    opened = Ledger.open_existing(asked_ledger(ledger, state_dir))
     try:
         erase_after_deletions(superlink_database, state_dir, opened, always=True)
     finally:
@@ -178,7 +178,7 @@ def prune_command(
     retention: Retention,
 ) -> None:
     """Erase reports and texts of requests that ended longer ago than they are kept; certificates and events stay."""
-    with closing(Ledger.open(asked_ledger(ledger, state_dir))) as opened:
+    with closing(Ledger.open_existing(asked_ledger(ledger, state_dir))) as opened:
         found = [*prune(opened, state_dir, retention, now=datetime.now(UTC), is_dry=dry_run)]
     show_table(
         ("request", "erased", "bytes"),

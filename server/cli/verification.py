@@ -21,9 +21,10 @@ from server.certificate.file_checks import (
 )
 from server.certificate.json_ld import as_json_ld
 from server.certificate.keys import load_public_key, make_key_pair
-from server.certificate.ledger_check import LedgerView, check_ledger, open_ledger
+from server.certificate.ledger_check import LedgerView, check_ledger
 from server.certificate.timestamp import SUFFIX, TimestampAuthority, check_timestamp, stamp
 from server.cli.connection import connection_of, refuse_password
+from server.ledger import Ledger
 from strategies.command_line import say, show_lines
 from unlearning.errors import ConfigurationError, InvalidRequest
 
@@ -125,7 +126,7 @@ def _view(ctx: typer.Context, ledger: str, service: bool) -> Iterator[LedgerView
         with connection_of(ctx).client() as client:
             yield LedgerView.of_service(client)
     elif ledger:
-        opened = open_ledger(ledger)
+        opened = Ledger.open_existing(ledger)
         try:
             yield LedgerView.of_ledger(opened)
         finally:

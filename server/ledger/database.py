@@ -244,6 +244,12 @@ def checked_url(text: str) -> sa.URL:
     return url.set(database=os.path.expanduser(str(url.database)))  # noqa: PTH111 - pathlib's fails for unknown accounts
 
 
+def missing_file(url: sa.URL) -> str:
+    """Return the path of an SQLite file that is not there; empty where it is, and for PostgreSQL."""
+    path = "" if url.get_backend_name() != "sqlite" else str(url.database)
+    return path if path and not Path(path).is_file() else ""
+
+
 _EXAMPLES = "Use sqlite:////path/to/ledger.db or postgresql+psycopg://user@host/database."
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from server.ledger import row_seals, schema
-from server.ledger.database import Database, all_pages
+from server.ledger.database import Database, all_pages, checked_url, missing_file
 from server.ledger.decisions import Decisions
 from server.ledger.event_store import Events
 from server.ledger.forgotten import ForgottenCounts
@@ -106,6 +106,18 @@ class Ledger:
             database.close()
             raise
         return cls(database, keys)
+
+    @classmethod
+    def open_existing(cls, url: str) -> "Ledger":
+        """Open a ledger that must be there: what looks at one or erases in it makes no new one.
+
+        Raises:
+            ConfigurationError: it is no URL of a ledger, or there is none.
+            LedgerUnavailable: it cannot be opened.
+        """
+        if path := missing_file(checked_url(url)):
+            raise ConfigurationError([f"There is no ledger {path}; check --state-dir and --ledger."])
+        return cls.open(url)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel to another process of the host as its address; that process opens it once."""

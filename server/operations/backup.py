@@ -21,7 +21,7 @@ import sqlalchemy as sa
 
 from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger
-from server.ledger.database import checked_url
+from server.ledger.database import checked_url, missing_file
 from server.state_directory.files import CHECKPOINTS, LAST_BACKUP, REPLACED, RESTORING, refuse_half_restored
 from server.state_directory.ledger_address import LEDGER_FILE
 from unlearning.errors import BackupError, UpdateRefused
@@ -78,10 +78,8 @@ def back_up(directory: Path, *, state_dir: Path, ledger_url: str, now: datetime)
             f"{directory} is not empty, or belongs to another account. Give each backup a new directory.",
             code="backup-directory",
         )
-    if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
-        raise BackupError(
-            f"There is no ledger {url.database}; check --state-dir and --ledger.", code="no-ledger"
-        )
+    if absent := missing_file(url):
+        raise BackupError(f"There is no ledger {absent}; check --state-dir and --ledger.", code="no-ledger")
     is_new = not directory.exists()
     make_private(directory)
     try:

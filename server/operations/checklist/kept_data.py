@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from server.federation.presence import REMEDY, sentence, unresponsive_clients
 from server.ledger import SITE_PROBLEMS, WAITING, Ledger, LedgerUnavailable
-from server.ledger.database import Database
+from server.ledger.database import Database, checked_url, missing_file
 from server.operations.checklist.finding import Finding, Installation, ok, problem, warning
 from server.operations.flower_control import refuse_unusable_flower
 from server.operations.superlink_residue import count_waiting_answers, last_erased_event, newest_completion
@@ -21,11 +21,8 @@ ERASED_WITHIN = timedelta(minutes=1)
 def check_ledger(installation: Installation, *, now: datetime) -> Iterator[Finding]:
     """Check that the ledger can be read, its events are whole, none is from the future; and that clients answer."""
     url = installation.ledger_url or ledger_url(installation.state_dir)
-    if not installation.ledger_url and not (installation.state_dir / "ledger.db").exists():
-        yield problem(
-            f"There is no ledger in {installation.state_dir}.",
-            "Start the run, or give --ledger if it is elsewhere.",
-        )
+    if path := missing_file(checked_url(url)):
+        yield problem(f"There is no ledger {path}.", "Start the run, or give --ledger if it is elsewhere.")
         return
     database = Database(url)
     ledger = Ledger(database)  # not `open`, which would migrate it

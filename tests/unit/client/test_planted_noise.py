@@ -36,6 +36,7 @@ def call(*arguments, code=0):
 def plant(tmp_path, *, examples=None, state="state", **options):
     examples = load_site(TaskSettings(num_clients=6), 0).train if examples is None else examples
     data = own_file(tmp_path / "clean" / "train.npz", examples)
+    (tmp_path / state).mkdir(parents=True, exist_ok=True)
     given = {
         "state-dir": tmp_path / state,
         "data": data,
@@ -64,6 +65,7 @@ def test_a_tenth_gets_noise_and_the_owner_keeps_it(tmp_path):
 def test_what_cannot_be_planted_is_refused(tmp_path):
     """Bytes, and a second planting over the first."""
     plant(tmp_path)
+    (tmp_path / "other").mkdir()
     arguments = ["plant", "--state-dir", tmp_path / "state", "--data", tmp_path / "clean" / "train.npz"]
     arguments += ["--output", tmp_path / "noisy", "--deviation", 0.5]
     assert "there already" in call(*arguments, code=1).output

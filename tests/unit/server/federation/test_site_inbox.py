@@ -103,9 +103,9 @@ def test_whatever_is_filed_is_answered_in_one_printable_line(ledger, other):
 def test_what_a_site_says_beside_its_request_stands_in_the_ledger(ledger, tmp_path):
     """Filed by the command, carried by an answer, and not kept at the site where nobody could erase it."""
     given = ("--received-on", "2025-12-20", "--ground", "b", "--reference", "DSR-17", "--note", "by letter")
-    state = str(tmp_path / "site")
+    (tmp_path / "site").mkdir()
+    memory, state = DirectoryMemory(tmp_path / "site"), str(tmp_path / "site")
     assert run_program("flower-unlearn-site", "request", "--state-dir", state, *given)[0] == 0
-    memory = DirectoryMemory(tmp_path / "site")
     [one] = requests_to_send(memory)
     requests = SiteRequests()
     requests.take(ledger, "2", {"site-requests": [one]}, now=NOW)
@@ -222,9 +222,25 @@ def test_a_new_server_process_tells_it_too(ledger):
     assert requests.told()["2"]["k"].startswith("r-000001 is cancelled")
 
 
+@pytest.mark.parametrize(
+    "command", [("request",), ("status",), ("ids",), ("layers", "--output", "x"), ("noise", "show")]
+)
+def test_what_is_no_clients_state_directory_is_refused(tmp_path, command):
+    """A request that is filed in another place would never travel, and tombstones there say nothing."""
+    (tmp_path / "var" / "state").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    before = sorted(tmp_path.rglob("*"))
+    for place in ("nowhere", "file", "var"):
+        given = ("--state-dir", str(tmp_path / place))
+        status, said = run_program("flower-unlearn-site", *command, *given)
+        assert (status, "state directory" in " ".join(said.split())) == (2, True), said
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_ids_of_others_are_refused_at_the_site(tmp_path):
     """Before anything travels; where nothing was loaded yet it is said that nothing was checked."""
     site, file = tmp_path / "site", tmp_path / "ids"
+    site.mkdir()
     file.write_text("a\nx\n")
     command = ("flower-unlearn-site", "request", "--state-dir", str(site), "--samples", str(file))
     assert run_program("flower-unlearn-site", "ids", "--state-dir", str(site))[0] == 1

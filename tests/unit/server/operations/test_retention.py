@@ -140,3 +140,20 @@ def test_months_below_zero_are_refused():
     """They would erase what has not ended yet."""
     with refuses("report-months"):
         Retention(report_months=-1)
+
+
+@pytest.mark.parametrize(
+    "command", [("prune",), ("erase-residue", "--superlink-database", "file"), ("check",)]
+)
+def test_where_no_ledger_is_none_is_made(tmp_path, monkeypatch, command):
+    """A job with a wrong path would prune an empty one, and say for years that all is well."""
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    for given in (
+        ("--state-dir", "nowhere"),
+        ("--state-dir", ".", "--ledger", f"sqlite:///{tmp_path}/nowhere.db"),
+    ):
+        done = CliRunner().invoke(app, [*command, *given])
+        assert done.exit_code != 0
+        assert "There is no ledger" in " ".join(done.output.split())
+        assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -17,8 +17,10 @@ from client.last_answer import LastAnswer, key_of
 from client.measurements import measure
 from client.memory import ClientMemory, requests_to_send
 from client.mods import work_through_mods
+from client.node_config import node_problems
 from client.secure_rounds import is_secure, masked, refuse_in_the_clear
 from client.site_work import ClientWork, Sites, client_id_of, open_work
+from strategies.built_in import NO_TABLE
 from strategies.joint_exchange import FAILED, MEASURE_TOO, join_answers
 from strategies.messages import (
     CLIENT_ID,
@@ -77,13 +79,15 @@ def _obstacle(message: Message, context: Context, sites: Sites) -> str:
             found = told_values(message.content).get(PROTOCOL)
             check_protocol(found, other="the server", own="this site")
         sites.source.read(context.run_config)
+        wrong = node_problems(context.node_config, is_built_in=sites.source.table == NO_TABLE)
     except VersionMismatch as exc:
         why = str(exc)
     except ConfigurationError as exc:
         why = f"The program of this site cannot read the settings of the run: {exc}"
     else:
-        return ""
-    memory.note_problem(why)
+        why = str(ConfigurationError(wrong)) if wrong else ""
+    if why:
+        memory.note_problem(why)
     return why
 
 

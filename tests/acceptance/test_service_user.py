@@ -98,6 +98,7 @@ def test_what_commands_of_root_make_is_the_services(place):
     os.chown(database, SERVICE.pw_uid, SERVICE.pw_gid)
     run("certificate-key", place / "etc" / "certificate-key")
     run("http-token", place / "etc" / "tokens.json", "tool")
+    federation_in(state)
     run("erase-residue", "--state-dir", state, "--superlink-database", database)
     write_app(place / "app")
     DirectoryMemory(place / "site").file_request(Target(Granularity.CLIENT, "1"), "not", {})

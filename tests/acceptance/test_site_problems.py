@@ -69,3 +69,12 @@ def test_a_state_directory_without_its_whole_path_is_named(of_three, tmp_path, m
     assert "1" not in known(of_three)
     assert (tmp_path / "home" / "state" / "sample-ids").is_file()
     assert not (tmp_path / "state").exists()
+
+
+def test_a_misspelt_key_is_named_and_the_site_left_out(of_three):
+    """A site that demands secure aggregation, and says it wrongly, would train in the clear."""
+    of_three.grid.contexts[of_three.node("2")].node_config["require_secure_aggregation"] = True
+    of_three.run(rounds=1)
+    assert "require-secure-aggregation is one" in known(of_three)["2"]
+    assert "require-secure-aggregation is one" in status(of_three, "2")
+    assert [record.metrics["participants"] for record in of_three.ledger.rounds()] == [["0", "1"]]

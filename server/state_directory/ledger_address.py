@@ -7,6 +7,7 @@ else: FLOWER_UNLEARNING_LEDGER holds the URL, FLOWER_UNLEARNING_LEDGER_FILE name
 import os
 import re
 import sqlite3
+from difflib import get_close_matches
 from pathlib import Path
 
 from unlearning.errors import ConfigurationError
@@ -90,8 +91,16 @@ def ledger_of_environment() -> str:
     """Return the URL that the environment gives; empty where it gives none.
 
     Raises:
-        ConfigurationError: both variables are set, or the file cannot be read, is empty, or open to others.
+        ConfigurationError: both variables are set or one is misspelt, or the file cannot be read, is empty, or open to
+            others.
     """
+    pair = (VARIABLE, FILE_VARIABLE)
+    if wrong := [
+        name for name in os.environ if name not in pair and get_close_matches(name, pair, cutoff=0.9)
+    ]:
+        raise ConfigurationError(
+            [f"ledger: nothing reads the variable {min(wrong)}; {VARIABLE} or {FILE_VARIABLE} is meant."]
+        )
     url, file = os.environ.get(VARIABLE, ""), os.environ.get(FILE_VARIABLE, "")
     if not file:
         return url

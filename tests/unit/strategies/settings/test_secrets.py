@@ -157,6 +157,27 @@ def test_a_ledgers_file_that_says_nothing_is_refused(no_ledger_named, tmp_path, 
         ledger_of_run("", tmp_path)
 
 
+@pytest.mark.parametrize("name", ["LEGDER", "LEDGER_URL", "LEDGERFILE", "LEDGER_FIEL"])
+def test_a_misspelt_variable_is_no_default_ledger(no_ledger_named, tmp_path, name):
+    """The project's other variables are none of these."""
+    for other in (
+        "DATA",
+        "DEBUG",
+        "DOWNLOAD",
+        "FILE",
+        "LOG_FORMAT",
+        "SERVER",
+        "TLS_CA",
+        "TLS_CERT",
+        "TLS_KEY",
+    ):
+        no_ledger_named.setenv(f"FLOWER_UNLEARNING_{other}", "x")
+    assert ledger_of_run("", tmp_path) == ledger_url(tmp_path)
+    no_ledger_named.setenv(f"FLOWER_UNLEARNING_{name}", "postgresql://ada:secret@db/ledger")
+    with refuses("ledger"):
+        ledger_of_run("", tmp_path)
+
+
 def test_two_variables_at_once_are_refused(no_ledger_named, tmp_path):
     """Nobody guesses which one was meant."""
     no_ledger_named.setenv(VARIABLE, "sqlite:////a.db")

@@ -98,9 +98,13 @@ class Host:
         return text
 
     def file(self, path: Path, content: str | bytes) -> None:
-        """Write a file of mode 600 where there is none."""
+        """Write a file of mode 600 where there is none; of one that is kept say which lines of a text it lacks."""
         if path.exists():
             self.say(f"kept   {path}")
+            there = path.read_bytes().splitlines()
+            for line in content.splitlines() if isinstance(content, str) else ():
+                if line and not line.startswith("#") and line.encode() not in there:
+                    self.say(f"       which lacks {line}")
             return
         write_new(path, content.encode() if isinstance(content, str) else content)
         self.say(f"made   {path}")

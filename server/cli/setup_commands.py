@@ -39,7 +39,7 @@ def server(
     """Make keys, certificates, settings and units of the server host; doing it again changes nothing."""
     host = Host(say=say, config_dir=config_dir, state_root=state_root, units_dir=units_dir, user=user)
     steps.setup_server(host, name, address)
-    wrong = steps.problems(host, now=datetime.now(UTC))
+    wrong = steps.problems(host, address, now=datetime.now(UTC))
     for sentence in wrong:
         say(f"problem {sentence}")
     say(

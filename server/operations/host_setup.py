@@ -3,10 +3,12 @@
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
@@ -15,6 +17,7 @@ from server.certificate.keys import SIGNING_KEY, make_key_pair
 from server.operations.checklist.finding import Installation, Level
 from server.operations.checklist.keys_and_state import check_certificates, check_secrets, check_state
 from server.operations.flower_control import FlowerControl, config_argument, flower_config
+from server.operations.renewing import hosts_of
 from strategies.installation import CONFIG_DIR, DEPLOY, Host, host_part, run_script
 from unlearning.errors import ConfigurationError, DeploymentError
 from unlearning.runtime.foreign_files import read_plain
@@ -87,15 +90,26 @@ def let_in(host: Host, control: FlowerControl, client: str, folder: Path) -> tup
             raise
 
 
-def problems(host: Host, *, now: datetime) -> list[str]:
-    """Say what is wrong with the files of the host, as `flower-unlearn check` would."""
+def problems(host: Host, addresses: Sequence[str], *, now: datetime) -> list[str]:
+    """Say what is wrong with the files of the host, as `flower-unlearn check` would, and what its certificate lacks."""
     installation = Installation(config_dir=host.config_dir, state_dir=host.state_dir)
     found = [
         *check_secrets(installation),
         *check_certificates(installation, now=now),
         *check_state(installation, mounts=()),
     ]
-    return [f"{finding.what} {finding.mend}" for finding in found if finding.level is Level.PROBLEM]
+    wrong = [f"{finding.what} {finding.mend}" for finding in found if finding.level is Level.PROBLEM]
+    path = host.config_dir / "certificates" / "server.pem"
+    with suppress(OSError, ValueError):  # which the checks have said
+        named = hosts_of(x509.load_pem_x509_certificate(path.read_bytes()))
+        hosts = [host_part(one).strip("[]") for one in addresses]
+        missing = [one for one in hosts if one not in named and f"*.{one.partition('.')[2]}" not in named]
+        if missing:
+            wrong.append(
+                f"{path} is not for {' and '.join(missing)}, so sites would not believe it. Make it again: "
+                f"flower-unlearn renew {' '.join(f'--address {one}' for one in hosts)}"
+            )
+    return wrong
 
 
 def _new_folder(host: Host, folder: Path, files: Mapping[str, Path]) -> None:

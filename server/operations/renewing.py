@@ -55,7 +55,7 @@ def renew(path: Path, authority: Path, *, addresses: Sequence[str] = (), now: da
     # Otherwise a caller could write any name and role into a certificate, and have it signed here.
     if not any(is_issued_by(old, issuer) for issuer in issuers):
         raise ConfigurationError([f"{path} was not made by the authority of {authority}: not renewed."])
-    if addresses and not _hosts(old):
+    if addresses and not hosts_of(old):
         raise ConfigurationError([f"{path} is of a caller, who has no address: leave --address out."])
     new = _again(old, own[0], key, addresses, now)
     write_atomically(path, new.public_bytes(Encoding.PEM), mode=0o644)
@@ -94,7 +94,7 @@ def _again(
     )
     for extension in old.extensions:
         if isinstance(extension.value, x509.SubjectAlternativeName) and addresses:
-            loopback = [name for name in ("localhost", "127.0.0.1") if name in _hosts(old)]
+            loopback = [name for name in ("localhost", "127.0.0.1") if name in hosts_of(old)]
             names = x509.SubjectAlternativeName(_names([*loopback, *addresses]))
             builder = builder.add_extension(names, critical=extension.critical)
         elif not isinstance(extension.value, x509.AuthorityKeyIdentifier):
@@ -103,7 +103,7 @@ def _again(
     return builder.add_extension(own_issuer, critical=False).sign(key, SHA256())
 
 
-def _hosts(certificate: x509.Certificate) -> list[str]:
+def hosts_of(certificate: x509.Certificate) -> list[str]:
     """Return the names and addresses that a certificate is for."""
     found = (one.value for one in certificate.extensions)
     return [str(name.value) for one in found if isinstance(one, x509.SubjectAlternativeName) for name in one]

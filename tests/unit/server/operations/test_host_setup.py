@@ -5,6 +5,8 @@ import shlex
 import shutil
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from cryptography.x509.oid import NameOID
 from flwr.common.config import parse_config_args
 
 from client.site_setup import Data, setup_site, take_answer
-from server.operations.host_setup import SESSION_PORT, TO_SITE, let_in, setup_server
+from server.operations.host_setup import SESSION_PORT, TO_SITE, let_in, problems, setup_server
 from strategies.installation import Host, run_script
 from tests.certificates import Authority
 from unlearning.errors import ConfigurationError, DeploymentError, FlowerUnlearningError
@@ -329,6 +331,22 @@ def test_a_name_that_no_run_can_have_is_refused_before_anything_is_made(tmp_path
     host = new_host(tmp_path)
     setup_server(host, "l'hôpital & co.", ["localhost"])
     assert tomllib.loads((host.config_dir / "federation.toml").read_text())["name"] == "l'hôpital & co."
+
+
+def test_what_is_kept_and_says_otherwise_is_named(tmp_path: Path) -> None:
+    """Who calls it again with a name put right reads that the old one still stands."""
+    said: list[str] = []
+    site, server = (replace(new_host(tmp_path / name), say=said.append) for name in ("site", "server"))
+    for _ in range(2):
+        said.clear()
+        setup_site(site, SITE, "fed.exampel.org", Data(part=0, parts=1))
+        setup_server(server, "hearts", ["fed.exampel.org", "192.0.2.7"])
+        assert problems(server, ["fed.exampel.org"], now=datetime.now(UTC)) == []
+    assert all(line.startswith(("kept ", "no ")) for line in said), said
+    setup_site(site, SITE, "fed.example.org", Data(part=0, parts=1))
+    assert "       which lacks FEDERATION_SERVER=fed.example.org" in said
+    (wrong,) = problems(server, ["fed.example.org", "192.0.2.7"], now=datetime.now(UTC))
+    assert "is not for fed.example.org, so" in wrong
 
 
 @pytest.mark.parametrize("made_before", ["file", "folder", "link", "link to a folder"])

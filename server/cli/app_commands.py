@@ -4,6 +4,8 @@ import re
 import sys
 from importlib import import_module
 from importlib.resources import files
+from importlib.util import find_spec
+from keyword import iskeyword
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,11 +39,18 @@ def new_command(
 ) -> None:
     """Write a Flower app with a task and data of its own, which runs as it is; then make it yours."""
     package = name.replace("-", "_")
-    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or package in (*PACKAGES, "tests"):
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or iskeyword(package) or package == "tests":
         raise ConfigurationError(
             [
                 f"name: {name!r} cannot be an app's; take small letters, digits and single hyphens, such as "
-                f"hospital-net, and none of {', '.join(PACKAGES)} and tests."
+                "hospital-net, and no word of Python's."
+            ]
+        )
+    if package in (*PACKAGES, *sys.stdlib_module_names) or find_spec(package) is not None:
+        raise ConfigurationError(
+            [
+                f"name: there is a Python package {package} already, which the app would hide: Flower puts an app's "
+                "directory before what is installed. Take another name, such as hospital-net."
             ]
         )
     target = directory / name

@@ -120,8 +120,17 @@ class ContextEntries(MutableMapping[tuple[str, int], Arrays]):
 
 
 def memory_of(context: Context) -> ClientMemory:
-    """Return the state directory where the node names one, else the run's context."""
+    """Return the state directory where the node names one, else the run's context.
+
+    Raises:
+        ConfigurationError: the directory is not named by its whole path, or is another client's.
+        VersionMismatch: a newer version of this program has used it.
+    """
     directory = state_dir_of(context.node_config)
-    if directory is not None:
-        return DirectoryMemory(directory)
-    return ContextMemory(context)
+    if directory is None:
+        return ContextMemory(context)
+    memory = DirectoryMemory(directory)
+    declared = context.node_config.get("client-id", context.node_config.get("partition-id"))
+    if declared is not None:
+        memory.claim(str(declared))
+    return memory

@@ -13,6 +13,7 @@ runs and restarts, and no operator of the server can make a client forget it. Wi
     state-dir/kept/METHOD/...     what methods keep here from round to round (`unlearning.runtime.stores`)
     state-dir/last-answer         the last answer, in case it is lost on its way (`client.last_answer`)
     state-dir/arriving            a session's models while they are in use, in files without a name
+    state-dir/client-id           whose directory it is: another client that was given it takes no part
     state-dir/version             of the program (`unlearning.protocol`); an older one does not touch the directory
     state-dir/secure-round.json   the last round of secure aggregation that was answered, and its secrets until its end
     state-dir/sample-privacy.json what training with privacy for single samples has used (`client.sample_privacy`)
@@ -35,10 +36,11 @@ from uuid import uuid4
 from unlearning.certified.round_lengths import PrivateRounds
 from unlearning.errors import CheckpointError, ConfigurationError, InvalidRequest
 from unlearning.gdpr import NOTHING_GIVEN, Particulars
+from unlearning.one_line import as_line
 from unlearning.protocol import VERSION_FILE, claim_directory
 from unlearning.pseudonyms import merge_keyed
 from unlearning.requests import NOTHING, Forget, Target
-from unlearning.runtime.durable_files import close_state, write_atomically
+from unlearning.runtime.durable_files import close_state, write_atomically, write_new
 from unlearning.runtime.json_codec import from_plain, to_plain
 from unlearning.runtime.stores import Arrays, DirectoryStore, Store, keep_newest, newest
 from unlearning.untrusted import SITE_REQUEST_BYTES, SITE_REQUESTS
@@ -47,6 +49,7 @@ SAMPLE_IDS, _PROBLEM, SECURE_ROUND = "sample-ids", "problem", "secure-round.json
 SAMPLE_PRIVACY = "sample-privacy.json"
 PLANTED, SCORES = "planted-noise.npz", "noise-scores.json"
 LAST_ANSWER, ARRIVING = "last-answer", "arriving"
+_OWNER = "client-id"
 LOCAL = "local-layers"  # the store of the values of local layers
 PARTIAL_ANSWER = f"{LAST_ANSWER}.part"
 _OURS = (
@@ -64,6 +67,7 @@ _OURS = (
     SAMPLE_PRIVACY,
     PLANTED,
     SCORES,
+    _OWNER,
     VERSION_FILE,
 )
 """What this program keeps in a client's or a peer's state directory."""
@@ -111,6 +115,24 @@ class DirectoryMemory:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         _private(directory)
+
+    def claim(self, client_id: str) -> None:
+        """Take the directory for this client, or see that it has it.
+
+        Raises:
+            ConfigurationError: it is another client's, whose requests and tombstones this one would send and obey.
+        """
+        path = self._directory / _OWNER
+        if not path.exists():
+            with suppress(FileExistsError):  # another process was first
+                write_new(path, client_id.encode())
+        if (owner := path.read_text(encoding="utf-8", errors="replace")) != client_id:
+            raise ConfigurationError(
+                [
+                    f"state-dir: {self._directory} is client {as_line(owner, 100)}'s, and this is client {client_id}. "
+                    f"Give each a directory of its own; if the client has a new name, remove {path}."
+                ]
+            )
 
     def tombstones(self) -> Forget:
         """Return what may never be trained on again.

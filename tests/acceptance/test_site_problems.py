@@ -78,3 +78,18 @@ def test_a_misspelt_key_is_named_and_the_site_left_out(of_three):
     assert "require-secure-aggregation is one" in known(of_three)["2"]
     assert "require-secure-aggregation is one" in status(of_three, "2")
     assert [record.metrics["participants"] for record in of_three.ledger.rounds()] == [["0", "1"]]
+
+
+def test_a_directory_that_two_clients_were_given_is_the_first_ones(of_three, tmp_path):
+    """Else what is filed at one would ask to forget the other as well, and either would obey the other's tombstones."""
+    shared = tmp_path / "shared"
+    for client in ("1", "2"):
+        set_up(of_three, client, client_id=client, state_dir=str(shared))
+    of_three.run(rounds=1)
+    (other,) = {"1", "2"} & known(of_three).keys()
+    mine = ({"1", "2"} - {other}).pop()
+    assert f"is client {mine}'s, and this is client {other}" in known(of_three)[other]
+    assert [record.metrics["participants"] for record in of_three.ledger.rounds()] == [sorted({"0", mine})]
+    set_up(of_three, other, state_dir=str(tmp_path / "own"))
+    of_three.run(rounds=2)
+    assert known(of_three) == {}

@@ -47,7 +47,7 @@ from server.federation.training_account import (
     private_settings,
     refuse_without_privacy,
 )
-from server.ledger import Ledger, LedgerUnavailable
+from server.ledger import FEDERATION, Ledger, LedgerUnavailable
 from server.operations.logs import log_to_flower
 from server.state_directory.files import (
     ARRIVING,
@@ -254,6 +254,17 @@ def _check_same_model(task: Task, parameters: Vector, state_dir: Path) -> None:
         )
 
 
+def _check_same_name(name: str, ledger: Ledger, state_dir: Path) -> None:
+    known = (ledger.facts().get(FEDERATION) or {}).get("name", name)
+    if known != name:
+        raise ConfigurationError(
+            [
+                f"state-dir: {state_dir} is the federation {known!r}, as its certificates say, and this run is of "
+                f"{name!r}. Give each federation a state-dir of its own, or leave its name."
+            ]
+        )
+
+
 def _check_room(settings: RunSettings, state_dir: Path, size: int) -> None:
     """Refuse a model of `size` bytes that cannot travel or be kept, before the first round.
 
@@ -296,6 +307,9 @@ def open_federation(grid: Grid, run: AppRun, *, run_id: int) -> Iterator[Federat
             wire_dtype=settings.rounded_to,
         )
     try:
+        _check_same_name(
+            settings.federation, ledger, state_dir
+        )  # before the fence, which ends the other's run
         preparations = Preparations(directory=state_dir / KEPT, prepared=settings.preparations())
         plan = RoundPlan(subject_keys=keys, rules=preparations)
         roster, mean = Roster(timeout_s=settings.round_timeout_s), private_mean(settings, state_dir)

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from server.federation.earlier_settings import SettingsSince, going_on
+from server.ledger import schema
 from server.state_directory.files import SETTINGS_FILE
 from strategies.settings.groups import TrainingSchedule
 from strategies.settings.run_config import FIELDS, RunSettings
@@ -215,3 +217,16 @@ def test_a_certificate_of_noise_speaks_of_all_rounds(federation):
     noise = {"epsilon": 1.0, "delta": 1e-5, "sensitivity": 0.01}
     done = restarted(one, weight_decay=0.1).forget(client("2"), "hf-online", **noise)
     assert "There is no L2 term" in one.report(done.id)["unlearning"]["findings"]["noise"]
+
+
+def test_another_federation_does_not_go_on_with_this_ones_state(federation):
+    """Two files that name one directory: the second run is refused before it ends the first's by its fence."""
+    one = federation(**{**ONE, "num_clients": 2})
+    one.run(rounds=1)
+    with one.ledger.database.reading() as connection:
+        token = connection.scalar(sa.select(schema.fence.c.token))
+    with refuses("state-dir"):
+        restarted(one, federation="lungs").run(rounds=2)
+    with one.ledger.database.reading() as connection:
+        assert connection.scalar(sa.select(schema.fence.c.token)) == token
+    assert restarted(one, federation="main").run(rounds=2).round == 2

@@ -6,7 +6,8 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from strategies.installation import DEPLOY, Host, host_part, is_issued_by
+from strategies.addresses import host_part
+from strategies.installation import DEPLOY, Host, is_issued_by
 from unlearning.errors import ConfigurationError
 from unlearning.runtime.durable_files import write_atomically
 from unlearning.runtime.foreign_files import read_plain

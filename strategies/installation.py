@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from grp import getgrnam
-from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from pwd import getpwnam
 
@@ -29,7 +28,6 @@ PROGRAMS, UNITS_DIR = Path("/opt/flower-unlearning/bin"), Path("/etc/systemd/sys
 
 
 _UNQUOTED = re.compile(r"[\w/.+@-]+")
-_NAME = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,27 +136,6 @@ class Host:
         """Return this version's unit, with this host's directories and user."""
         text = self.localised((DEPLOY / "systemd" / f"{name}.service").read_text())
         return text.replace("User=flower\n", f"User={self.user}\n" if self.user else "")
-
-
-def host_part(host: str) -> str:
-    """Return a DNS name or address as it stands before `:PORT`: an IPv6 address in brackets.
-
-    Raises:
-        ConfigurationError: it is neither, as with a scheme or a port.
-    """
-    try:
-        address = ip_address(host.removeprefix("[").removesuffix("]"))
-    except ValueError:
-        if _NAME.fullmatch(host):
-            return host
-    else:
-        if "%" not in host:
-            return f"[{address}]" if isinstance(address, IPv6Address) else str(address)
-    raise ConfigurationError(
-        [
-            f"{host!r} is no host. Give a DNS name, or an IPv4 or IPv6 address, without https:// and without a port."
-        ]
-    )
 
 
 def program(name: str) -> str:

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from client.peer.record import PeerRules
+from strategies.addresses import is_address
 from strategies.settings.groups import AbsolutePath
 from strategies.settings.run_config import TYPED
 from strategies.tls_files import TlsFiles, is_loopback
@@ -260,6 +261,9 @@ def validate_config(values: Mapping[str, Any]) -> PeerConfig:
             [f"{'.'.join(map(str, error['loc']))}: {error['msg']}." for error in exc.errors()]
         ) from exc
     found = [f"task: {problem}" for problem in problems(config.task_settings())]
+    for address in filter(None, (config.listen, *config.peers.values())):
+        if not is_address(address):
+            found.append(f"peers, listen: {address!r} is not of the form HOST:PORT, or [HOST]:PORT for IPv6.")
     if config.peer not in config.peers:
         found.append(f"peers: this peer, {config.peer!r}, must be among them, with its address.")
         raise ConfigurationError(found)

@@ -64,7 +64,9 @@ def request(
         target = Target(Granularity.CLASS, class_label=class_label)
     else:
         target = Target(Granularity.CLIENT, settings.peer)
-    key = DirectoryMemory(settings.state_dir).file_request(target, "decentralised-newton", {})
+    memory = DirectoryMemory(settings.state_dir)
+    memory.claim(settings.peer)
+    key = memory.file_request(target, "decentralised-newton", {})
     name = f"{settings.peer}-{key}"
     show_lines((f"Filed {name}: forget {target.describe()}.",), data={"key": name, "target": target})
 

@@ -38,8 +38,10 @@ def make_peer(config: PeerConfig) -> Peer:
     """Return the peer of the configuration, as its state directory has it.
 
     Raises:
-        ConfigurationError, DataError, CheckpointError: settings, data or the state directory are wrong.
+        ConfigurationError, DataError, CheckpointError: settings, data or the state directory are wrong, which may be
+            another peer's.
     """
+    DirectoryMemory(config.state_dir).claim(config.peer)
     settings = config.task_settings()
     task = make_task(settings)
     learner = SiteLearner(

@@ -18,7 +18,8 @@ from server.operations.checklist.finding import Installation, Level
 from server.operations.checklist.keys_and_state import check_certificates, check_secrets, check_state
 from server.operations.flower_control import FlowerControl, config_argument, flower_config
 from server.operations.renewing import hosts_of
-from strategies.installation import CONFIG_DIR, DEPLOY, Host, host_part, run_script
+from strategies.addresses import host_part
+from strategies.installation import CONFIG_DIR, DEPLOY, Host, run_script
 from unlearning.errors import ConfigurationError, DeploymentError
 from unlearning.runtime.foreign_files import read_plain
 

@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from strategies.installation import host_part, is_issued_by
+from strategies.addresses import host_part
+from strategies.installation import is_issued_by
 from unlearning.errors import ConfigurationError
 from unlearning.runtime.durable_files import write_atomically
 

@@ -12,6 +12,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 
+from strategies.addresses import is_address
 from strategies.settings.groups import (
     DeletionSettings,
     MemorySettings,
@@ -255,9 +256,8 @@ class RunSettings(
         """Say in one sentence each which setting of sessions is wrong; files are looked at where they are needed."""
         wrong = []
         for name, address in (("session-address", self.session_address), ("session-bind", self.session_bind)):
-            host, _, port = address.rpartition(":")
-            if address and not (host and port.isdigit() and 0 < int(port) < 2**16):
-                wrong.append(f"{name}: {address!r} is not of the form HOST:PORT.")
+            if address and not is_address(address):
+                wrong.append(f"{name}: {address!r} is not of the form HOST:PORT, or [HOST]:PORT for IPv6.")
         if self.transport == "session" and not self.session_address:
             wrong.append("transport: session needs session-address, where clients connect to.")
         if self.session_bind and not self.session_address:

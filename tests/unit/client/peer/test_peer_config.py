@@ -95,6 +95,32 @@ def test_the_command_files_a_request_that_waits_for_the_peer(tmp_path: Path) -> 
     assert json.loads(status.output)["waiting"] == [waiting["key"]]
 
 
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "localhost:x", "http://a:9301", "::1:9301", "127.0.0.1:99999", ":1"]
+)
+def test_an_address_is_a_host_and_a_port(tmp_path: Path, address: str) -> None:
+    """Of a peer, and where this one listens."""
+    for where in ("b", "listen"):
+        peers = {"a": "127.0.0.1:9301", "b": address if where == "b" else "[::1]:9302", "c": "localhost:9303"}
+        given = {"listen": address} if where == "listen" else {}
+        with pytest.raises(ConfigurationError) as caught:
+            validate_config(values(tmp_path, peers=peers, **given))
+        assert f"{address!r} is not of the form HOST:PORT" in "\n".join(caught.value.problems)
+
+
+def test_a_state_directory_has_one_peer(tmp_path: Path) -> None:
+    """A configuration that was copied and given another name would send this peer's requests as its own."""
+    config = tmp_path / "peer.yaml"
+    for name, code in (("a", 0), ("b", 2), ("a", 0)):
+        config.write_text(yaml.safe_dump(values(tmp_path, peer=name)))
+        done = CliRunner().invoke(app, ["request", "--config", str(config), "--client"])
+        assert done.exit_code == code, done.output
+        if code:
+            with refuses("state-dir"):
+                make_peer(read_config(config))
+    assert len(DirectoryMemory(tmp_path / "state").outbox()) == 2
+
+
 def test_an_error_of_the_command_is_a_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

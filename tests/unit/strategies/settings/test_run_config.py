@@ -40,6 +40,8 @@ def test_every_error_is_reported_at_once_with_what_is_allowed():
         ({"session-address": "9101"}, "session-address"),
         ({"state-dir": "state"}, "state-dir"),
         ({"session-address": "localhost:0"}, "session-address"),
+        ({"session-address": "https://localhost:9101"}, "session-address"),
+        ({"session-address": "::1:9101"}, "session-address"),
         ({"session-bind": "127.0.0.1:9101"}, "session-bind"),
         (
             {"session-address": "localhost:9101", "session-tls-ca": "ca.crt"},

@@ -425,11 +425,17 @@ def read_sample_ids(path: Path) -> frozenset[str]:
         InvalidRequest: the file cannot be read, is no such text, or has no id or one twice.
     """
     try:
-        return parse_sample_ids(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as exc:
-        raise InvalidRequest(f"{path} cannot be read: {exc.strerror}.") from exc
+        raise InvalidRequest(f"{str(path)!r} cannot be read as text: {exc.strerror}.") from exc
     except UnicodeDecodeError as exc:
-        raise InvalidRequest(f"{path} is not in UTF-8. Save it as text in UTF-8, one id a line.") from exc
+        raise InvalidRequest(
+            f"{str(path)!r} cannot be read as text in UTF-8. Save it so, one id a line."
+        ) from exc
+    try:
+        return parse_sample_ids(text)
+    except InvalidRequest as exc:
+        raise InvalidRequest(f"{path}: {exc}") from exc
 
 
 def parse_sample_ids(text: str) -> frozenset[str]:

@@ -174,13 +174,7 @@ def targets_of(clients: Sequence[str], samples: Path | None, class_label: int | 
         return [Target(Granularity.CLIENT, client_id) for client_id in dict.fromkeys(clients)]
     if len(clients) > 1:
         raise InvalidRequest("--samples names the samples of one client; give one --client.")
-    try:
-        ids = read_sample_ids(samples)
-    except (OSError, UnicodeError) as exc:
-        raise InvalidRequest(f"--samples {str(samples)!r} cannot be read as text: {exc}") from exc
-    except InvalidRequest as exc:
-        raise InvalidRequest(f"{samples}: {exc}") from exc
-    return [Target(Granularity.SAMPLE, clients[0], ids)]
+    return [Target(Granularity.SAMPLE, clients[0], read_sample_ids(samples))]
 
 
 def _waiting(service: DeletionClient) -> str:

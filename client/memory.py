@@ -9,6 +9,7 @@ runs and restarts, and no operator of the server can make a client forget it. Wi
     state-dir/outbox/KEY.json     requests that the server has not confirmed yet
     state-dir/sent/KEY.json       requests with the server's answer, without the ids of samples and people's texts
     state-dir/problem             what is wrong with this site's set-up, as it or the server found; empty: nothing
+    state-dir/sample-places       where samples without ids stand (`client.sample_places`)
     state-dir/sample-ids          the ids of the samples that may be used, one a line, as they were last loaded
     state-dir/kept/METHOD/...     what methods keep here from round to round (`unlearning.runtime.stores`)
     state-dir/last-answer         the last answer, in case it is lost on its way (`client.last_answer`)
@@ -58,6 +59,7 @@ _OURS = (
     "outbox",
     "sent",
     "sample-ids",
+    "sample-places",
     _PROBLEM,
     SECURE_ROUND,
     "kept",

@@ -7,7 +7,8 @@ from typing import Any, TypeAlias
 from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp.typing import Mod
 
-from client.memory import ClientMemory, newest_values
+from client.memory import ClientMemory, newest_values, state_dir_of
+from client.sample_places import check_places
 from strategies.built_in import NO_TABLE, part_of
 from strategies.held_arrays import num_bytes
 from strategies.joint_exchange import MEASURE_TOO
@@ -63,7 +64,8 @@ class SiteLoader:
         Raises:
             AppError: one of the functions raised, or returned something else than it must.
             ConfigurationError: a method cannot be prepared for with such a task.
-            DataError: something of the task gets past the noise of training with privacy for single samples.
+            DataError: something of the task gets past the noise of training with privacy for single samples; or samples
+                that are known by their positions have moved.
         """
         own = self.source.task(settings)
         task = settings.run.prepared_task(own)
@@ -73,8 +75,11 @@ class SiteLoader:
             refuse_coupled(own, site.train, settings.run.preparing(Need.MEAN_LOSS))
         if settings.run.hides_samples and (wrong := unhidden(task, site.train)):
             raise DataError(" ".join(wrong))
+        directory, tombstones = state_dir_of(node_config), memory.tombstones()
+        if directory is not None:
+            check_places(directory, site.train, are_some_forgotten=bool(tombstones.sample_ids))
         names = names_of(memory.keys(), {*site.train.ids.tolist(), *site.test.ids.tolist()})
-        gone = forgotten_mask(site.train, reveal(memory.tombstones(), names))
+        gone = forgotten_mask(site.train, reveal(tombstones, names))
         memory.note_samples(site.train.ids[~gone].tolist())
         gone &= ~forgotten_mask(site.train, reveal(forget, names))
         return LoadedSite(

@@ -78,17 +78,22 @@ make_certificate() {
     own "$1.key"
 }
 
+not_a_host() {
+    echo "A host is a DNS name or an address, without a port and brackets; got '$1'." >&2
+    exit 2
+}
+
 # Sets `names` to the subject alternative names $1, if any, and those of the hosts that follow.
 name_hosts() {
     names=$1
     shift
     for host in "$@"; do
         case $host in
-        '' | *[!A-Za-z0-9.:-]* | *[!0-9A-Fa-f:.]*:* | *:*[!0-9A-Fa-f:.]*)
-            echo "A host is a DNS name or an address, without a port and brackets; got '$host'." >&2
-            exit 2
+        *:*:*)
+            case $host in *[!0-9A-Fa-f:.]* | *.*:*) not_a_host "$host" ;; esac
+            names="${names:+$names,}IP:$host"
             ;;
-        *:*) names="${names:+$names,}IP:$host" ;;
+        '' | *[!A-Za-z0-9.-]*) not_a_host "$host" ;;
         *[!0-9.]*) names="${names:+$names,}DNS:$host" ;;
         *) names="${names:+$names,}IP:$host" ;;
         esac

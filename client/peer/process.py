@@ -18,6 +18,7 @@ from client.peer.learner import SiteLearner
 from client.peer.owed_items import carry_out, missing_statistics, next_work
 from client.peer.peer import Peer, Place
 from client.peer.signatures import Seals
+from client.sample_places import check_places
 from unlearning.certified.linear_head import feature_norm
 from unlearning.decentralised.corrections import MAX_SHARED_DIMENSION
 from unlearning.errors import DataError, FlowerUnlearningError, RequestError, SessionError, VersionMismatch
@@ -60,11 +61,14 @@ def make_peer(config: PeerConfig) -> Peer:
             f"limits.feature-norm is {norm:g}, and an example here has the norm {found:.4g}. Scale the data, or raise "
             "it at every peer."
         )
+    journal = Journal(config.state_dir)
+    are_some_forgotten = any(forget.sample_ids for forget in journal.targets.values())
+    check_places(config.state_dir, learner.examples, are_some_forgotten=are_some_forgotten)
     return Peer(
         config.peer,
         config.make_graph(),
         learner,
-        Journal(config.state_dir),
+        journal,
         config.rules(task, start),
         start,
         Place(config.peers[config.peer], None if tls is None else Seals(tls, config.federation)),

@@ -1,11 +1,13 @@
 """A site whose num-partitions or partition-id does not fit the run is named after its first round, by name."""
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from client.cli import app as site
 from server.ledger import SITE_PROBLEMS
 from tests.federation import InProcessFederation
+from unlearning.requests import Granularity, Status, Target
 
 
 @pytest.fixture
@@ -93,3 +95,35 @@ def test_a_directory_that_two_clients_were_given_is_the_first_ones(of_three, tmp
     set_up(of_three, other, state_dir=str(tmp_path / "own"))
     of_three.run(rounds=2)
     assert known(of_three) == {}
+
+
+def test_rows_that_move_after_a_deletion_are_not_trained_on(of_three, tmp_path):
+    """The owner takes one forgotten row out of the file: the other one would stand where nothing is left out."""
+    random = np.random.default_rng(0)
+    rows = {"inputs": random.normal(size=(40, 1, 8, 8)).astype(np.float32), "targets": np.arange(40) % 10}
+
+    def write(name, **content):
+        (tmp_path / name).mkdir()
+        np.savez(tmp_path / name / "train.npz", **content)
+        set_up(of_three, "1", data_dir=str(tmp_path / name))
+
+    write("before", **rows)
+    of_three.run(rounds=1)
+    gone, kept = frozenset({"3", "6"}), np.delete(np.arange(40), 3)
+    request = of_three.file(Target(Granularity.SAMPLE, "1", gone), "natural")
+    of_three.run(rounds=2)
+    assert of_three.ledger.requests.get(request.id).status is Status.COMPLETED
+    assert known(of_three) == {}
+    less = {name: values[kept] for name, values in rows.items()}
+    write("after", **less)
+    of_three.run(rounds=3)
+    assert "Give each example that stays its former position as its id" in known(of_three)["1"]
+    write("with ids", **less, ids=kept.astype(str))
+    of_three.run(rounds=4)
+    assert known(of_three) == {}
+    taking_part = [
+        record.metrics["participants"] for record in of_three.ledger.rounds() if record.kind == "training"
+    ]
+    assert [("1" in one) for one in taking_part[-2:]] == [False, True]
+    own = (of_three.directory / "clients" / "1" / "sample-ids").read_text().split()
+    assert own == [str(place) for place in kept if place != 6]

@@ -90,7 +90,19 @@ def test_the_server_is_believed_under_each_of_its_names(certificates, name):
 
 
 @pytest.mark.parametrize(
-    "host", ["300.1.1.1", "ab:12", "::zz", "fed.example.org:9092", "::1,DNS:x", "[::1]", "a b", ""]
+    "host",
+    [
+        "300.1.1.1",
+        "ab:12",
+        "::zz",
+        "fed.example.org:9092",
+        "192.0.2.7:9092",
+        "::1,DNS:x",
+        "1:a,DNS:1",
+        "[::1]",
+        "a b",
+        "",
+    ],
 )
 def test_no_certificate_is_made_for_what_is_no_host(tmp_path, host):
     """Nor a key, which would stand in the way of the next try."""

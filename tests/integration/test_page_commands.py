@@ -189,6 +189,7 @@ def test_what_needs_no_federation_works(tmp_path: Path) -> None:
         "DIR": str(tmp_path / "people"),
     }
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    (tmp_path / "var" / "state").mkdir(parents=True)  # as a site's `setup` makes it
     for block in by_test(ALONE).values():
         run_block(block, tmp_path, places)
     assert {one.name for one in (tmp_path / "people").iterdir()} >= {"ada.pem", "olga.pem", "bea.pem"}

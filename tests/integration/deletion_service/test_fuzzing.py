@@ -214,12 +214,13 @@ def test_a_file_of_sample_ids_may_hold_anything(
 
 
 def test_the_sites_command_explains_a_file_that_is_no_text(tmp_path: Path) -> None:
-    """One sentence and exit code 1."""
+    """One sentence that names it, and the exit code of what was given wrongly."""
     (tmp_path / "ids").write_bytes(b"\xff\xfe\x00")
-    given = ("--state-dir", str(tmp_path), "--samples", str(tmp_path / "ids"))
+    (tmp_path / "state").mkdir()
+    given = ("--state-dir", str(tmp_path / "state"), "--samples", str(tmp_path / "ids"))
     status, said = run_program("flower-unlearn-site", "request", *given)
-    assert status == 1
-    assert said.startswith("'utf-8' codec")
+    assert status == 2
+    assert said.startswith(f"'{tmp_path / 'ids'}' cannot be read as text in UTF-8")
 
 
 @settings(FUZZ, max_examples=10)

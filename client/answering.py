@@ -23,8 +23,10 @@ from client.site_work import ClientWork, Sites, client_id_of, open_work
 from strategies.built_in import NO_TABLE
 from strategies.joint_exchange import FAILED, MEASURE_TOO, join_answers
 from strategies.messages import (
+    AHEAD,
     CLIENT_ID,
     LASTING,
+    LEDGER,
     OBSTACLE,
     PEAK_MEMORY,
     PROBLEM,
@@ -100,6 +102,7 @@ def message_handler(handler: Callable[[Message, ClientWork], RecordDict]) -> Han
     def handle(message: Message, context: Context, sites: Sites) -> RecordDict:
         memory, last, key = memory_of(context), LastAnswer(context), key_of(message, context)
         local: ClientWork | None = None
+        values: dict[str, Any] = {}
         with MemoryWatch() as watch:
             try:
                 refuse_in_the_clear(message, context.node_config)
@@ -129,6 +132,8 @@ def message_handler(handler: Callable[[Message, ClientWork], RecordDict]) -> Han
             content = with_values(content, {PEAK_MEMORY: to_plain(watch.peak())})
         if local is not None and MEASURE_TOO in local.values:
             content = _and_measured(content, message, local)
+        if values.get(AHEAD):
+            content = with_values(content, {AHEAD: True})
         content = add_site_requests(content, memory)
         if local is not None and _may_be_kept(content, local):
             content = last.keep(key, message.metadata.message_type, content)
@@ -169,13 +174,15 @@ def _and_measured(work: RecordDict, message: Message, local: ClientWork) -> Reco
 
 
 def record_past(message: Message, memory: ClientMemory) -> dict[str, Any]:
-    """Return a message's values; keep in `memory` its tombstones, its answers to requests and the site's problem."""
+    """Return a message's values, with whether its ledger is behind itself; keep in `memory` its tombstones, its answers
+    to requests and the site's problem.
+    """
     values = told_values(message.content)
     memory.confirm(values.get("answers", {}))
     memory.note_problem(str(values.get(PROBLEM, "")))
-    memory.add_tombstones(
-        from_plain(Forget, values.get("excluded", {})), bytes.fromhex(values.get(SUBJECT_KEY, ""))
-    )
+    excluded = from_plain(Forget, values.get("excluded", {}))
+    memory.add_tombstones(excluded, bytes.fromhex(values.get(SUBJECT_KEY, "")))
+    values[AHEAD] = LEDGER in values and memory.note_excluded(str(values[LEDGER]), excluded)
     return values
 
 

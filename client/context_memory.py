@@ -62,6 +62,10 @@ class ContextMemory:
                 }
             )
 
+    def note_excluded(self, ledger: str, forget: Forget) -> bool:
+        """Do nothing: no ledger is older than the run, and a virtual client forgets with it."""
+        return False
+
     def store(self, method: str) -> Store:
         """Return what this virtual client keeps for a method, in its context."""
         return MappedStore(ContextEntries(self._state, method))

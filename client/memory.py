@@ -5,6 +5,7 @@ runs and restarts, and no operator of the server can make a client forget it. Wi
 (simulation) it is Flower's `context.state`, which lives as long as the run.
 
     state-dir/tombstones.json     what may never be trained on again; sample ids as keyed hashes
+    state-dir/excluded.json       what each ledger has said that is forgotten, by the ledger's identity
     state-dir/subject-keys        the server's keys for this client's sample ids, one a line, the newest last
     state-dir/outbox/KEY.json     requests that the server has not confirmed yet
     state-dir/sent/KEY.json       requests with the server's answer, without the ids of samples and people's texts
@@ -56,6 +57,7 @@ PARTIAL_ANSWER = f"{LAST_ANSWER}.part"
 _OURS = (
     "tombstones.json",
     "subject-keys",
+    "excluded.json",
     "outbox",
     "sent",
     "sample-ids",
@@ -88,6 +90,9 @@ class ClientMemory(Protocol):
 
     def add_tombstones(self, forget: Forget, key: bytes = b"") -> None:
         """Add to the tombstones, which only ever grow; `key` hashes ids from now on."""
+
+    def note_excluded(self, ledger: str, forget: Forget) -> bool:
+        """Take note of what a ledger says is forgotten; return whether it has said more before."""
 
     def store(self, method: str) -> Store:
         """Return what this client keeps for a method from round to round."""
@@ -182,6 +187,19 @@ class DirectoryMemory:
             erase_last_answer(self._directory)
         if hashed != known:
             _write(self._directory / "tombstones.json", to_plain(hashed))
+
+    def note_excluded(self, ledger: str, forget: Forget) -> bool:
+        """Write it down; a ledger that says less was set back to an earlier state.
+
+        Raises:
+            CheckpointError: the file is damaged.
+        """
+        none: dict[str, Forget] = {}
+        said = self._load("excluded.json", lambda text: from_plain(dict[str, Forget], json.loads(text)), none)
+        before = said.get(ledger, NOTHING)
+        if before | forget != before:
+            _write(self._directory / "excluded.json", to_plain({**said, ledger: before | forget}))
+        return before | forget != forget
 
     def store(self, method: str) -> Store:
         """Return what this client keeps for a method, in files."""

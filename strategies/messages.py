@@ -61,6 +61,8 @@ agreed (`client.measurements`). Under the same key the answer says what noise sh
 
 SUBJECT_KEY = "subject-key"
 """The client's key of sample ids in a message that names some of its samples (`unlearning.pseudonyms`)."""
+LEDGER, AHEAD = "ledger", "ahead"
+"""Which ledger speaks in a message; in an answer, that it said before that more is forgotten."""
 FROZEN_PART, PROBLEM = "frozen-part", "problem"
 """Under these keys every message says the hash of what of the model stays at home, and what is wrong with the set-up of
 the client's site, where there is such."""

@@ -7,7 +7,7 @@ from logging import getLogger
 from flwr.app import ArrayRecord, Message
 
 from strategies.aggregation import KeptAggregation
-from strategies.messages import FROZEN_PART, PROBLEM, SUBJECT_KEY, Json, compose
+from strategies.messages import FROZEN_PART, LEDGER, PROBLEM, SUBJECT_KEY, Json, compose
 from strategies.roster import Member
 from strategies.round_rules import RoundRules
 from unlearning.parameters import Models, Vector
@@ -100,8 +100,10 @@ class RoundPlan:
         excluded, withheld = self.exclusions.of(client), self.withheld.of(client)
         left_out = {"excluded": excluded, "withheld": withheld}  # permanently, and in this round only
         values: Json = {name: to_plain(forget) for name, forget in left_out.items() if forget}
-        if self.subject_keys is not None and (excluded.sample_ids or withheld.sample_ids):
-            values[SUBJECT_KEY] = self.subject_keys.of(client).hex()
+        if self.subject_keys is not None:
+            values[LEDGER] = self.subject_keys.identity
+            if excluded.sample_ids or withheld.sample_ids:
+                values[SUBJECT_KEY] = self.subject_keys.of(client).hex()
         if client in self.problems:
             values[PROBLEM] = self.problems[client]
         if self.frozen_part:

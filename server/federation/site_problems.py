@@ -16,13 +16,18 @@ from flwr.app import Message
 
 from server.ledger import SITE_PROBLEMS, Ledger, LedgerWriter
 from strategies.exchange import Exchange, read_each
-from strategies.messages import PART, TRAIN, Json
+from strategies.messages import AHEAD, PART, TRAIN, Json
 from unlearning.errors import UpdateRefused
 from unlearning.one_line import list_first
 
 _log = getLogger(__name__)
 Part = tuple[int, int]
 _SHOWN = 5
+_AHEAD = (
+    "It knows of deletions that this ledger knows no longer: the server was set back to an earlier state, and its "
+    "model may hold what was deleted since. Put the newest state back, or have certificates file those deletions again "
+    "(docs/how-to-back-up-and-restore.md)."
+)
 
 
 @dataclass(slots=True)
@@ -31,10 +36,12 @@ class SiteProblems:
 
     parts: which part, of how many, each client said it has when it last trained.
     unloaded: why a client could not load its data when it was last asked to train.
+    ahead: who knows of deletions that this ledger has said, and says no longer.
     """
 
     parts: dict[str, Part] = field(default_factory=dict)
     unloaded: dict[str, str] = field(default_factory=dict)
+    ahead: dict[str, str] = field(default_factory=dict)
     told: Mapping[str, str] | None = None
 
     def take(
@@ -56,11 +63,15 @@ class SiteProblems:
                 self.unloaded.pop(client, None)
             if failure is not None and failure.is_final:
                 self.unloaded[client] = failure.reason
+            if client in done.values:
+                self.ahead.pop(client, None)
+                if done.values[client].get(AHEAD) is True:
+                    self.ahead[client] = _AHEAD
         found, _ = read_each(
             {client: values for client, values in done.values.items() if PART in values}, _part
         )
         self.parts |= found
-        problems = {**misfits(self.parts), **self.unloaded, **unable}
+        problems = {**misfits(self.parts), **self.ahead, **self.unloaded, **unable}
         told = dict(ledger.facts().get(SITE_PROBLEMS) or {}) if self.told is None else self.told
         for client in sorted(problems):
             if told.get(client) != problems[client]:

@@ -1,5 +1,7 @@
 """A site whose num-partitions or partition-id does not fit the run is named after its first round, by name."""
 
+import shutil
+
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -127,3 +129,40 @@ def test_rows_that_move_after_a_deletion_are_not_trained_on(of_three, tmp_path):
     assert [("1" in one) for one in taking_part[-2:]] == [False, True]
     own = (of_three.directory / "clients" / "1" / "sample-ids").read_text().split()
     assert own == [str(place) for place in kept if place != 6]
+
+
+def test_a_server_that_was_set_back_is_named_by_those_who_know_more(federation, tmp_path):
+    """As a snapshot of its machine does: the model holds again what was deleted since, and its ledger knows nothing."""
+    one = federation(num_clients=3)
+    one.run(rounds=1)
+    one.close()
+    shutil.copytree(one.directory, tmp_path / "snapshot", ignore=shutil.ignore_patterns("clients"))
+    ids = (one.directory / "clients" / "1" / "sample-ids").read_text().split()
+    one = federation(num_clients=3)
+    one.forget(Target(Granularity.SAMPLE, "1", frozenset(ids[:2])), "natural", rounds=2)
+    one.run(rounds=3)
+    assert known(one) == {}
+    one.close()
+    for place in [path for path in one.directory.iterdir() if path.name != "clients"]:
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+    shutil.copytree(tmp_path / "snapshot", one.directory, dirs_exist_ok=True)
+    again = federation(num_clients=3)
+    again.run(rounds=3)
+    assert list(known(again)) == ["1"]
+    assert "the server was set back to an earlier state" in known(again)["1"]
+    assert "the server was set back" in status(again, "1")
+    again.forget(Target(Granularity.SAMPLE, "1", frozenset(ids[:2])), "retrain", rounds=4)
+    again.run(rounds=5)
+    assert known(again) == {}
+
+
+def test_another_federation_is_no_earlier_state(federation):
+    """A site keeps what it must not use for every server; one that never knew of it is not behind itself."""
+    one = federation(num_clients=3)
+    one.run(rounds=1)
+    ids = (one.directory / "clients" / "1" / "sample-ids").read_text().split()
+    one.forget(Target(Granularity.SAMPLE, "1", frozenset(ids[:2])), "natural", rounds=2)
+    other = federation("another", num_clients=3)
+    shutil.copytree(one.directory / "clients", other.directory / "clients")
+    other.run(rounds=2)
+    assert known(other) == {}

@@ -26,7 +26,16 @@ from strategies.fetching import (
     short_turns,
 )
 from strategies.heartbeats import SILENT, nodes_heard
-from strategies.messages import LASTING, PEAK_MEMORY, WHOAMI, Json, count_bytes, values_of, with_content
+from strategies.messages import (
+    AHEAD,
+    LASTING,
+    PEAK_MEMORY,
+    WHOAMI,
+    Json,
+    count_bytes,
+    values_of,
+    with_content,
+)
 from unlearning.errors import UpdateRefused, VersionMismatch
 from unlearning.one_line import as_line
 from unlearning.protocol import PROTOCOL, check_protocol
@@ -62,12 +71,14 @@ class Failure:
 
     is_final: asking again cannot help. is_refusal: there was an answer, and it was thrown away.
     is_lasting: the client cannot take part until its program or its set-up changes.
+    is_ahead: it knows of deletions that this server's ledger has said, and says no longer.
     """
 
     reason: str
     is_final: bool = False
     is_refusal: bool = False
     is_lasting: bool = False
+    is_ahead: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", as_line(self.reason))
@@ -306,6 +317,7 @@ def reported_failure(values: Mapping[str, Any]) -> Failure | None:
         as_line(values["error"]),
         is_final=values.get("is-final") is True,
         is_lasting=values.get(LASTING) is True,
+        is_ahead=values.get(AHEAD) is True,
     )
 
 

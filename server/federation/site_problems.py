@@ -63,15 +63,18 @@ class SiteProblems:
                 self.unloaded.pop(client, None)
             if failure is not None and failure.is_final:
                 self.unloaded[client] = failure.reason
-            if client in done.values:
+            if done.values.get(client, {}).get(AHEAD) is True or (failure is not None and failure.is_ahead):
+                self.ahead[client] = _AHEAD
+            elif failure is None or failure.is_final:
                 self.ahead.pop(client, None)
-                if done.values[client].get(AHEAD) is True:
-                    self.ahead[client] = _AHEAD
         found, _ = read_each(
             {client: values for client, values in done.values.items() if PART in values}, _part
         )
         self.parts |= found
-        problems = {**misfits(self.parts), **self.ahead, **self.unloaded, **unable}
+        problems = {**misfits(self.parts), **self.unloaded, **self.ahead, **unable}
+        if problems:  # of a client that is forgotten nothing is to be mended
+            gone = ledger.forgotten_clients()
+            problems = {client: text for client, text in problems.items() if client not in gone}
         told = dict(ledger.facts().get(SITE_PROBLEMS) or {}) if self.told is None else self.told
         for client in sorted(problems):
             if told.get(client) != problems[client]:

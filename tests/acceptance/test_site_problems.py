@@ -131,15 +131,19 @@ def test_rows_that_move_after_a_deletion_are_not_trained_on(of_three, tmp_path):
     assert own == [str(place) for place in kept if place != 6]
 
 
-def test_a_server_that_was_set_back_is_named_by_those_who_know_more(federation, tmp_path):
+@pytest.mark.parametrize("granularity", [Granularity.SAMPLE, Granularity.CLIENT])
+def test_a_server_that_was_set_back_is_named_by_those_who_know_more(
+    federation, tmp_path, caplog, granularity
+):
     """As a snapshot of its machine does: the model holds again what was deleted since, and its ledger knows nothing."""
     one = federation(num_clients=3)
     one.run(rounds=1)
     one.close()
     shutil.copytree(one.directory, tmp_path / "snapshot", ignore=shutil.ignore_patterns("clients"))
     ids = (one.directory / "clients" / "1" / "sample-ids").read_text().split()
+    target = Target(granularity, "1", frozenset(ids[:2] if granularity is Granularity.SAMPLE else ()))
     one = federation(num_clients=3)
-    one.forget(Target(Granularity.SAMPLE, "1", frozenset(ids[:2])), "natural", rounds=2)
+    one.forget(target, "natural", rounds=2)
     one.run(rounds=3)
     assert known(one) == {}
     one.close()
@@ -151,8 +155,9 @@ def test_a_server_that_was_set_back_is_named_by_those_who_know_more(federation, 
     assert list(known(again)) == ["1"]
     assert "the server was set back to an earlier state" in known(again)["1"]
     assert "the server was set back" in status(again, "1")
-    again.forget(Target(Granularity.SAMPLE, "1", frozenset(ids[:2])), "retrain", rounds=4)
-    again.run(rounds=5)
+    samples = f" samples={','.join(target.sample_ids)}" if target.sample_ids else ""
+    again.run(rounds=6, requests=f"at=4 client=1{samples} method=retrain")  # which names it until then
+    assert caplog.text.count("Client 1: It knows of deletions that this ledger knows no longer") == 1
     assert known(again) == {}
 
 

@@ -174,8 +174,9 @@ def _and_measured(work: RecordDict, message: Message, local: ClientWork) -> Reco
 
 
 def record_past(message: Message, memory: ClientMemory) -> dict[str, Any]:
-    """Return a message's values, with whether its ledger is behind itself; keep in `memory` its tombstones, its answers
-    to requests and the site's problem.
+    """Return a message's values, and as `AHEAD` whether its ledger says less than before.
+
+    `memory` keeps its tombstones, its answers to requests and the site's problem.
     """
     values = told_values(message.content)
     memory.confirm(values.get("answers", {}))

@@ -307,9 +307,8 @@ def open_federation(grid: Grid, run: AppRun, *, run_id: int) -> Iterator[Federat
             wire_dtype=settings.rounded_to,
         )
     try:
-        _check_same_name(
-            settings.federation, ledger, state_dir
-        )  # before the fence, which ends the other's run
+        # Before the fence, which ends the other's run.
+        _check_same_name(settings.federation, ledger, state_dir)
         preparations = Preparations(directory=state_dir / KEPT, prepared=settings.preparations())
         plan = RoundPlan(subject_keys=keys, rules=preparations)
         roster, mean = Roster(timeout_s=settings.round_timeout_s), private_mean(settings, state_dir)

@@ -93,7 +93,11 @@ def config_argument(values: Mapping[str, ConfigValue]) -> str:
             words.append(f"{key}={str(value).lower()}")
         elif isinstance(value, int | float):
             words.append(f"{key}={value!r}")
-        elif '"' in value or "\\" in value or any(unicodedata.category(one) == "Cc" for one in value):
+        elif (
+            '"' in value
+            or "\\" in value
+            or any(unicodedata.category(one) == "Cc" and one != "\t" for one in value)
+        ):
             raise DeploymentError(
                 f"Flower cannot take {key}={value!r} on a command line: "
                 "use a value without double quotes, backslashes and line breaks.",

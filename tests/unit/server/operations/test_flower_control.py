@@ -40,7 +40,7 @@ def a_control(directory: Path, output: str) -> FlowerControl:
 
 def test_flower_reads_what_is_written():
     """Flower's own parser gives every kind of value back as it was."""
-    values = {"text": "two words, it's", "yes": True, "no": False, "count": 3, "rate": 1e-05, "none": ""}
+    values = {"text": "two words,\tit's", "yes": True, "no": False, "count": 3, "rate": 1e-05, "none": ""}
     assert parse_config_args([config_argument(values)]) == values
 
 

@@ -41,7 +41,7 @@ class SiteProblems:
 
     parts: dict[str, Part] = field(default_factory=dict)
     unloaded: dict[str, str] = field(default_factory=dict)
-    ahead: dict[str, str] = field(default_factory=dict)
+    ahead: set[str] = field(default_factory=set)
     told: Mapping[str, str] | None = None
 
     def take(
@@ -64,14 +64,15 @@ class SiteProblems:
             if failure is not None and failure.is_final:
                 self.unloaded[client] = failure.reason
             if done.values.get(client, {}).get(AHEAD) is True or (failure is not None and failure.is_ahead):
-                self.ahead[client] = _AHEAD
+                self.ahead.add(client)
             elif failure is None or failure.is_final:
-                self.ahead.pop(client, None)
+                self.ahead.discard(client)
         found, _ = read_each(
             {client: values for client, values in done.values.items() if PART in values}, _part
         )
         self.parts |= found
-        problems = {**misfits(self.parts), **self.unloaded, **self.ahead, **unable}
+        set_back = dict.fromkeys(self.ahead, _AHEAD)
+        problems = {**misfits(self.parts), **self.unloaded, **set_back, **unable}
         if problems:  # of a client that is forgotten nothing is to be mended
             gone = ledger.forgotten_clients()
             problems = {client: text for client, text in problems.items() if client not in gone}

@@ -1,4 +1,4 @@
-"""A site whose num-partitions or partition-id does not fit the run is named after its first round, by name."""
+"""What is wrong with a site's set-up or data, or with a server that was set back, is named, client by client."""
 
 import shutil
 

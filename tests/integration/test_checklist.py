@@ -357,9 +357,8 @@ def test_a_connection_is_really_tried():
     """To a port where nobody listens."""
     assert not can_connect("127.0.0.1", free_port())
     with socket.create_server(("127.0.0.1", 0)) as one:
-        assert can_connect(
-            "[127.0.0.1]", one.getsockname()[1]
-        )  # brackets are IPv6's, which not every host has
+        # Brackets are IPv6's, which not every host has.
+        assert can_connect("[127.0.0.1]", one.getsockname()[1])
 
 
 def filed(ledger: Ledger) -> None:

@@ -107,9 +107,8 @@ class ReadAtOnce(Sequence[tuple[Inputs, Tensor]]):
         return len(self.targets)
 
     def __getitem__(self, index: Any) -> Any:
-        if not 0 <= index < len(self):
-            raise IndexError(f"A batch of {len(self)} examples has no number {index}.")
-        return each(lambda one: one[index], self.inputs), self.targets[index]
+        number = range(len(self))[index]
+        return each(lambda one: one[number], self.inputs), self.targets[number]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from unittest.mock import patch
 
+from tests.waiting import HANGS_S
+
 
 def run_program(name: str, *arguments: str) -> tuple[int, str]:
     """Run `name` as its entry point does; its exit status, and all that it printed."""
@@ -27,7 +29,7 @@ def run_program(name: str, *arguments: str) -> tuple[int, str]:
 
 
 def run_well(
-    command: Sequence[str], directory: Path, environment: Mapping[str, str], *, timeout_s: float = 600.0
+    command: Sequence[str], directory: Path, environment: Mapping[str, str], *, timeout_s: float = HANGS_S
 ) -> str:
     """Run a program in a process of its own to its end; return what it printed.
 

@@ -38,7 +38,7 @@ DURABLE_STEPS = (
     "stride",
     [
         pytest.param(29, id="some"),
-        pytest.param(1, id="every", marks=[*LONG, pytest.mark.timeout(900)]),
+        pytest.param(1, id="every", marks=LONG),
     ],
 )
 def test_a_kill_at_any_write_changes_nothing_in_the_end(federation, monkeypatch, stride):

@@ -157,9 +157,7 @@ STEPS = (
     [
         pytest.param(23, "", id="some"),
         pytest.param(23, "federaser", id="some-with-a-store"),
-        pytest.param(
-            1, "federaser", id="every", marks=[pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
-        ),
+        pytest.param(1, "federaser", id="every", marks=[pytest.mark.slow, pytest.mark.long]),
     ],
 )
 def test_a_kill_at_any_write_of_a_held_deletion_changes_nothing(federation, monkeypatch, stride, prepare):

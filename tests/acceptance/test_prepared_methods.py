@@ -230,7 +230,7 @@ def test_shards_cannot_be_switched_on_in_a_federation_that_has_begun(federation)
     "kills",
     [
         pytest.param(1, id="some"),
-        pytest.param(4, id="many", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+        pytest.param(4, id="many", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize(("method", "prepare"), PREPARED_QUICKLY)

@@ -134,7 +134,6 @@ def test_fifty_requests_at_once_cost_at_most_three_times_one(federation):
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_a_thousand_requests_are_one_deletion(federation):
     """All are completed, each with its own report."""
     one = federation(rounds=1, recovery_max_rounds=1)

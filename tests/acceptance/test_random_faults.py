@@ -134,7 +134,6 @@ def survive(make: Callable[..., InProcessFederation], killer: Killer, seed: int)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("seeds", "requests", "kills"),
     [

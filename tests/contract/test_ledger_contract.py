@@ -13,6 +13,7 @@ from server.ledger import ClientRecord, Ledger, LimitExceeded, Quota, RoundRecor
 from server.ledger.records import LastRetry
 from tests.ledgers import CLIENT_4, LATER, NOW, advance, live_at, refusal, submit
 from tests.raising import raises
+from tests.waiting import HANGS_S
 from unlearning.errors import ConflictingRequest, Fenced, IllegalMove, RequestNotFound
 from unlearning.requests import (
     LEGAL_MOVES,
@@ -461,7 +462,7 @@ def started(url: str, *names: str) -> list["subprocess.Popen[str]"]:
 @pytest.mark.slow
 def test_of_two_processes_that_file_under_one_key_at_once_one_makes_the_request(url: str) -> None:
     """Both create the ledger at once and race for 15 keys: each makes one request; no event is lost, none forks off."""
-    answers = "".join(process.communicate(timeout=120)[0] for process in started(url, "a", "b")).split()
+    answers = "".join(process.communicate(timeout=HANGS_S)[0] for process in started(url, "a", "b")).split()
     assert (len(answers), len(set(answers))) == (60, 45)
     ledger = Ledger.open(url)
     clients = {str(item.target.client_id) for item in ledger.requests.select()}
@@ -480,7 +481,7 @@ def test_a_request_survives_kill_9_right_after_it_was_answered(url: str) -> None
     assert process.stdout is not None
     assert process.stdout.readline() == "r-000001\n"
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=HANGS_S)
     ledger = Ledger.open(url)
     assert ledger.requests.get("r-000001").target == Target(Granularity.CLIENT, "a-0")
     ledger.close()

@@ -17,12 +17,12 @@ import psutil
 
 from tests.integration.conftest import REPOSITORY
 from tests.integration.namespaces import Network, NetworkUnavailable
+from tests.waiting import WAIT_S
 
 SERVER_NAME = "federation.example.org"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _OWN = {"etc": "/etc", "opt": "/opt", "var-lib": "/var/lib", "local-bin": "/usr/local/bin", "root": "/root"}
 """The directories that each host has for itself, and where it sees them."""
-_STARTED_S = 30.0
 
 _BOOT = """
 set -e
@@ -80,7 +80,7 @@ class GuideHost:
                 stdout=log,
                 stderr=log,
             )
-        deadline = time.monotonic() + _STARTED_S
+        deadline = time.monotonic() + WAIT_S
         while not (self._here / "ready").exists():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.close()

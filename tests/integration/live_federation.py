@@ -20,6 +20,7 @@ from tests.federation import InProcessFederation
 from tests.integration.deployments import FrugalDeployment
 from tests.programs import run_well
 from tests.supervised import SeldomAsked, supervised
+from tests.waiting import HANGS_S
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.tasks import load_site
 from unlearning.tasks.task import Examples
@@ -49,9 +50,6 @@ A round that no test waits for begins a second after the one before, and leaves 
 
 OVER_MESSAGES: Mapping[str, ConfigValue] = {"round-interval-s": 3.0}
 """A round takes some seconds; one that no test waits for leaves the processors to the others for as long."""
-
-WAIT_S = 300.0
-"""Longer than anything takes on a busy machine; only a broken federation makes a test wait as long."""
 
 TRAIN, UNLEARN, WHOAMI = "train", "train.unlearn", "query.whoami"
 """Types of messages, as a SuperNode's log names them."""
@@ -90,7 +88,7 @@ class LiveFederation:
         self.run_id = 0
         self.filed: dict[str, Target] = {}
         self.ledger = Ledger.open(self._created(self.deployment.layout.ledger_url))
-        self.service = DeletionClient(self.deployment.layout.deletion_address, timeout_s=WAIT_S)
+        self.service = DeletionClient(self.deployment.layout.deletion_address, timeout_s=HANGS_S)
 
     # --- what people do
 
@@ -100,7 +98,7 @@ class LiveFederation:
         Raises:
             AssertionError: it did not end well.
         """
-        return run_well([program(name), *arguments], self._directory, flower_environment(), timeout_s=120.0)
+        return run_well([program(name), *arguments], self._directory, flower_environment())
 
     def flower_unlearn(self, *arguments: str) -> str:
         """Run `flower-unlearn` against the deletion service."""
@@ -130,7 +128,7 @@ class LiveFederation:
         """Wait until the request has come to `status` (and perhaps gone on)."""
         self.deployment.wait_until(
             lambda: any(event.to_status is status for event in self.ledger.events.page(request.id)),
-            WAIT_S,
+            HANGS_S,
             f"request {request.id} is {status}",
         )
 
@@ -138,14 +136,16 @@ class LiveFederation:
         """Wait until this client has begun to work on one more message of type `kind`."""
         before = self.num_messages(client, kind)
         self.deployment.wait_until(
-            lambda: self.num_messages(client, kind) > before, WAIT_S, f"client {client} gets a {kind} message"
+            lambda: self.num_messages(client, kind) > before,
+            HANGS_S,
+            f"client {client} gets a {kind} message",
         )
 
     def wait_for_rounds(self, count: int) -> None:
         """Wait for `count` more training rounds."""
         wanted = len(self.training_rounds()) + count
         self.deployment.wait_until(
-            lambda: len(self.training_rounds()) >= wanted, WAIT_S, f"{count} more rounds are done"
+            lambda: len(self.training_rounds()) >= wanted, HANGS_S, f"{count} more rounds are done"
         )
 
     # --- what can be seen
@@ -236,14 +236,14 @@ def forget(
     layout = deployment.layout
     with (
         closing(Ledger.open(layout.ledger_url)) as ledger,
-        DeletionClient(layout.deletion_address, tls, timeout_s=WAIT_S) as service,
+        DeletionClient(layout.deletion_address, tls, timeout_s=HANGS_S) as service,
     ):
         deployment.wait_until(
-            lambda: len(list(ledger.all_rounds())) >= after_rounds, WAIT_S, f"{after_rounds} rounds are done"
+            lambda: len(list(ledger.all_rounds())) >= after_rounds, HANGS_S, f"{after_rounds} rounds are done"
         )
         request = service.submit(target, method=method, idempotency_key="")
         deployment.wait_until(
-            lambda: not ledger.requests.get(request.id).is_open, WAIT_S, "the deletion has ended"
+            lambda: not ledger.requests.get(request.id).is_open, HANGS_S, "the deletion has ended"
         )
         assert ledger.requests.get(request.id).status is Status.COMPLETED
         report: dict[str, Any] = json.loads(service.report(request.id).json)

@@ -9,6 +9,8 @@ from typing import Self
 import grpc
 from flwr.proto.fleet_pb2 import PushMessagesRequest, PushMessagesResponse
 
+from tests.waiting import WAIT_S
+
 _PUSH = "/flwr.proto.Fleet/PushMessages"
 _LARGE = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 _AGAIN_S = 0.2
@@ -56,7 +58,7 @@ class LosingProxy(grpc.GenericRpcHandler):
             try:
                 if method == _PUSH and self._is_to_be_lost(request):
                     return self._lose(call, request, told)
-                return call(request, metadata=told, timeout=60)
+                return call(request, metadata=told, timeout=WAIT_S)
             except grpc.RpcError as exc:
                 context.abort(exc.code(), exc.details())
                 raise
@@ -73,7 +75,7 @@ class LosingProxy(grpc.GenericRpcHandler):
 
     def _lose(self, call: Callable[..., bytes], request: bytes, told: Metadata) -> bytes:
         while True:
-            reply = call(request, metadata=told, timeout=60)
+            reply = call(request, metadata=told, timeout=WAIT_S)
             if not PushMessagesResponse.FromString(reply).objects_to_push:
                 self.num_lost += 1
                 return reply

@@ -23,12 +23,13 @@ from typing import Self
 
 import pytest
 
+from tests.waiting import WAIT_S
+
 ADDRESSES = "192.0.2"
 """The first three numbers of every host's address: a network for documentation, in which no host is real."""
 
 _DEVICE = "eth0"  # on each host
 _MAX_FRAME_BYTES = 65_536
-_COMMAND_TIMEOUT_S = 20.0
 _PROBE_TIMEOUT_S = 3.0
 # From linux/if_tun.h.
 _TUNSETIFF, _IFF_TAP, _IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
@@ -268,9 +269,7 @@ def _ip(*arguments: str) -> None:
 
 
 def _run(command: Sequence[str]) -> str:
-    return subprocess.run(
-        list(command), capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S, check=True
-    ).stdout
+    return subprocess.run(list(command), capture_output=True, text=True, timeout=WAIT_S, check=True).stdout
 
 
 def _frame_from(source: int) -> bytes:

@@ -15,9 +15,9 @@ from benchmarks.deployment import LocalDeployment
 from server.ledger import Ledger
 from server.operations.flower_control import ConfigValue
 from server.service.client import DeletionClient
+from tests.waiting import HANGS_S
 from unlearning.requests import Granularity, Target
 
-WAIT_S = 400.0
 CHANGED = """
     Path(str(node_config["state-dir"]), "second-version").touch()
     site, num_sites"""
@@ -44,7 +44,7 @@ def simulate(
     ) as simulation:
         for _ in range(MAX_STARTS):
             run_id = simulation.submit_run()
-            status = simulation.wait_until_finished(run_id, WAIT_S)
+            status = simulation.wait_until_finished(run_id, HANGS_S)
             if RAY_GAVE_UP not in simulation.control.log(run_id):
                 break
         assert status == "finished:completed", simulation.control.log(run_id)
@@ -67,12 +67,12 @@ def deploy(directory: Path, app_dir: Path, transport: str) -> Path:
         layout = deployment.layout
         run_id = deployment.submit_run()
         ledger = Ledger.open(layout.ledger_url)
-        deployment.wait_until(lambda: len(list(ledger.all_rounds())) >= 2, WAIT_S, "two rounds are over")
+        deployment.wait_until(lambda: len(list(ledger.all_rounds())) >= 2, HANGS_S, "two rounds are over")
         print(f"two rounds after {time.monotonic() - started:.0f} s", file=sys.stderr)
-        service = DeletionClient(layout.deletion_address, timeout_s=WAIT_S)
+        service = DeletionClient(layout.deletion_address, timeout_s=HANGS_S)
         request = service.submit(Target(Granularity.CLIENT, "1"), method="puf-special", idempotency_key="")
         deployment.wait_until(
-            lambda: not ledger.requests.get(request.id).is_open, WAIT_S, "the deletion is completed"
+            lambda: not ledger.requests.get(request.id).is_open, HANGS_S, "the deletion is completed"
         )
         print(f"{request.id} is completed after {time.monotonic() - started:.0f} s", file=sys.stderr)
         deployment.control.stop_run(run_id)
@@ -81,7 +81,7 @@ def deploy(directory: Path, app_dir: Path, transport: str) -> Path:
         task.write_text(f"from pathlib import Path\n{text}", encoding="utf-8")
         deployment.submit_run()
         mark = layout.client_dir(0) / "state" / "second-version"
-        deployment.wait_until(mark.exists, WAIT_S, "the second version runs")
+        deployment.wait_until(mark.exists, HANGS_S, "the second version runs")
         print(f"the second version runs after {time.monotonic() - started:.0f} s", file=sys.stderr)
         return layout.state_dir
 

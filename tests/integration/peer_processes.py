@@ -33,6 +33,7 @@ from strategies.installation import program
 from strategies.tls_files import TlsFiles
 from tests.integration.conftest import REPOSITORY
 from tests.integration.namespaces import Network
+from tests.waiting import HANGS_S
 from unlearning.requests import Granularity, Target
 
 NAMES = [str(index) for index in range(10)]
@@ -41,7 +42,6 @@ ROUNDS = 3
 PEER_PORT = 9300
 """On a host of its own."""
 
-_DEADLINE_S = 120.0
 _FORKSERVER = get_context("forkserver")
 _FORKSERVER.set_forkserver_preload(["client.peer.process", "sklearn.datasets"])
 _CLONE_NEWNET = 0x40000000  # from linux/sched.h
@@ -135,7 +135,7 @@ class PeerProcesses:
             process.terminate()
         self.stop_all()
         for process in self._started.values():
-            process.wait(timeout=60)
+            process.wait(timeout=HANGS_S)
 
     def file(self, target: Target) -> str:
         """File a request at the peer `REQUESTER`; its key."""
@@ -144,7 +144,7 @@ class PeerProcesses:
 
     def wait(self, condition: Callable[[dict[str, Any]], bool], names: Sequence[str]) -> None:
         """Until the state directories of all these peers say so."""
-        end = time.monotonic() + _DEADLINE_S
+        end = time.monotonic() + HANGS_S
         waiting = list(names)
         while waiting:
             waiting = [name for name in waiting if not condition(read_status(self.config(name)))]

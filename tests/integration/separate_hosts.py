@@ -18,8 +18,9 @@ from server.operations.flower_control import FEDERATION, ConfigValue, config_arg
 from server.operations.starting import write_app
 from strategies.installation import program, run_script
 from tests.integration.deployments import FrugalDeployment
-from tests.integration.live_federation import WAIT_S, LiveFederation
+from tests.integration.live_federation import LiveFederation
 from tests.integration.namespaces import Network
+from tests.waiting import HANGS_S
 from unlearning.requests import DeletionRequest, Target
 from unlearning.runtime.durable_files import make_private
 
@@ -88,7 +89,7 @@ class SeparateHosts(FrugalDeployment):
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                timeout=120,
+                timeout=HANGS_S,
                 check=False,
             )
 
@@ -189,7 +190,7 @@ class FederationOfHosts(LiveFederation):
             repeated = self.network.num_retransmitted(host)
             deployment.wait_until(
                 lambda: self.network.num_retransmitted(host) > repeated,
-                WAIT_S,
+                HANGS_S,
                 f"client {client} repeats what does not arrive",
             )
             yield
@@ -200,7 +201,7 @@ class FederationOfHosts(LiveFederation):
         """Cut the link as soon as the next `kind` message is there; return whether its answer was still to come."""
         self.deployment.wait_until(
             lambda: self._num_replies_begun(client, kind) == self.num_messages(client, kind),
-            WAIT_S,
+            HANGS_S,
             f"client {client} has answered what it has",
             poll_s=0.02,
         )
@@ -212,14 +213,14 @@ class FederationOfHosts(LiveFederation):
         cause()
         self.deployment.wait_until(
             lambda: self.num_messages(client, kind) > received,
-            WAIT_S,
+            HANGS_S,
             f"client {client} gets a {kind} message",
             poll_s=0.02,
         )
         self.network.cut(host_of(client))
         if has_left():
             return False
-        self.deployment.wait_until(has_left, WAIT_S, f"client {client} has an answer")
+        self.deployment.wait_until(has_left, HANGS_S, f"client {client} has an answer")
         return True
 
     def _num_replies_begun(self, client: int, kind: str) -> int:

@@ -25,12 +25,12 @@ from strategies.installation import program
 from strategies.settings.run_config import RunSettings
 from tests.integration.conftest import REPOSITORY
 from tests.programs import run_program
+from tests.waiting import HANGS_S, WAIT_S
 from unlearning.errors import ConfigurationError, UnknownMethod
 from unlearning.tasks import load_site
 
 DEAD_PROXY = "http://127.0.0.1:9"  # many networks have one, and its variables in every shell
 TERMINATED = 128 + signal.SIGTERM
-HANGS_S = 600  # several times what a demo takes, on a machine that is busy otherwise
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def demo(directory: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=HANGS_S)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,6 @@ def told(tmp_path_factory) -> Told:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(HANGS_S + 60)
 class TestTheWholeStory:
     """One run, looked at from several sides."""
 
@@ -139,7 +138,6 @@ class TestTheWholeStory:
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(HANGS_S)
 @pytest.mark.parametrize("options", [(), ("--simulation",)], ids=["processes", "simulation"])
 def test_sigterm_in_the_middle_leaves_nothing(tmp_path, options):
     """After a SIGTERM between two rounds nothing lives, and the logs are named.
@@ -161,7 +159,6 @@ def test_sigterm_in_the_middle_leaves_nothing(tmp_path, options):
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(HANGS_S)
 def test_it_stays_with_its_console_until_ctrl_c(tmp_path):
     """The story's deletion is in its register meanwhile; then nothing lives, and its files are there."""
     with demo(tmp_path / "new", "--clients", "2", "--keep-running") as process:
@@ -172,7 +169,7 @@ def test_it_stays_with_its_console_until_ctrl_c(tmp_path):
                 break
         status, listed = run_program("flower-unlearn", "--server", said["SERVER="], "list")
         assert (status, "completed" in listed) == (0, True)
-        page = httpx.get(f"http:{said['http:']}", timeout=30)
+        page = httpx.get(f"http:{said['http:']}", timeout=WAIT_S)
         assert page.is_redirect, page.status_code  # the link lets its bearer in
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=HANGS_S)
@@ -190,7 +187,6 @@ def test_a_simulation_does_not_stay(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(HANGS_S)
 @pytest.mark.long
 def test_a_failure_says_what_and_where_the_logs_are(tmp_path):
     """Flower cannot take a path with a quote: the message names the setting, and nothing lives on."""

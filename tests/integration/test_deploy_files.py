@@ -24,6 +24,7 @@ from strategies.installation import program, run_script
 from strategies.settings.run_config import RunSettings
 from tests.integration.conftest import REPOSITORY
 from tests.programs import run_program
+from tests.waiting import WAIT_S
 from unlearning.runtime.durable_files import open_to_others
 
 DEPLOY = REPOSITORY / "deploy"
@@ -276,7 +277,7 @@ def verdict_on_units(directory: Path, *changes: tuple[str, str]) -> str:
             text = text.replace(old, new)
         (directory / unit.name).write_text(text)
     command = ["systemd-analyze", "verify", "--man=no", *map(str, sorted(directory.glob("*.service")))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     return done.stderr or ("" if done.returncode == 0 else f"status {done.returncode}")
 
 
@@ -340,7 +341,6 @@ def test_a_units_options_are_the_programs(unit, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(90)
 def test_the_superlinks_unit_opens_the_fleet_port_alone(certificates, tmp_path):
     """As the unit starts it, the SuperLink serves the fleet on every address and the rest on loopback."""
     control, fleet = free_ports(2)

@@ -21,7 +21,7 @@ from tests.integration.own_app_deployment import simulate
 from tests.ledgers import new_database
 from tests.programs import run_well
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,6 @@ NGINX = shutil.which("nginx")
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(900),
     pytest.mark.skipif(not FLEET_SPEAKS_HTTP, reason="this Flower's fleet speaks gRPC at a port of its own"),
     pytest.mark.skipif(NGINX is None, reason="nginx is not installed"),
 ]

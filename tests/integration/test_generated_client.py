@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from server.service.openapi import OPERATIONS, openapi
-from tests.integration.live_federation import WAIT_S, live_federation
+from tests.integration.live_federation import live_federation
 from tests.integration.test_http_api import http_service
+from tests.waiting import HANGS_S
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.long,
-    pytest.mark.timeout(600),
     pytest.mark.skipif(
         importlib.util.find_spec("openapi_python_client") is None, reason="the generator is not installed"
     ),
@@ -53,7 +53,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         "--fail-on-warning",
     ]
     command += ["--path", str(document), "--config", str(config), "--output-path", str(tmp_path / NAME)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_S)
     assert done.returncode == 0, done.stdout + done.stderr
     monkeypatch.syspath_prepend(str(tmp_path))
     package, models = importlib.import_module(NAME), importlib.import_module(f"{NAME}.models")
@@ -112,7 +112,7 @@ def test_a_tool_files_plans_decides_follows_and_exports(client: Any, tmp_path: P
             client.accept_request.sync(own.request_id, client=officer, body=models.AcceptValues())
             federation.deployment.wait_until(
                 lambda: client.get_request.sync("pri-1", client=tool).request_status == "completed",
-                WAIT_S,
+                HANGS_S,
                 "the deletion is completed",
             )
             page = client.list_requests.sync(client=officer, statuses=[models.Status.COMPLETED])

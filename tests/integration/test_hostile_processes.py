@@ -9,7 +9,7 @@ from server.ledger import Ledger
 from tests.integration.conftest import REPOSITORY
 from tests.integration.hostile_client import FORGED, HOSTILE
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def test_the_rounds_of_the_others_go_on_whatever_one_client_answers(tmp_path):

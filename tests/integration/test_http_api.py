@@ -19,10 +19,11 @@ from server.operations.flower_control import flower_environment
 from strategies.installation import program
 from tests.deletion_service import erasure, free_port
 from tests.integration.deletion_service.test_http_callbacks import Receiver
-from tests.integration.live_federation import WAIT_S, LiveFederation, live_federation
+from tests.integration.live_federation import LiveFederation, live_federation
 from tests.timestamping import running_authority
+from tests.waiting import HANGS_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @contextmanager
@@ -42,11 +43,11 @@ def http_service(federation: LiveFederation, directory: Path, *options: str) -> 
     with log, subprocess.Popen(command, env=flower_environment(), stdout=log, stderr=log) as process:
         try:
             url = f"http://127.0.0.1:{port}"
-            federation.deployment.wait_until(lambda: _answers(url), WAIT_S, "the HTTP API answers")
+            federation.deployment.wait_until(lambda: _answers(url), HANGS_S, "the HTTP API answers")
             yield url
         finally:
             process.terminate()
-            assert process.wait(WAIT_S) == 0, (directory / "http.log").read_text()
+            assert process.wait(HANGS_S) == 0, (directory / "http.log").read_text()
 
 
 def _answers(url: str) -> bool:
@@ -91,14 +92,14 @@ def test_a_tool_files_waits_and_keeps_the_proof(tmp_path: Path) -> None:
             found = httpx.get(url + told["results_url"], headers=headers, trust_env=False)
             (tmp_path / "certificate.json").write_bytes(found.content)
             federation.deployment.wait_until(
-                lambda: authority.num_asked > 0, WAIT_S, "a timestamp is asked for"
+                lambda: authority.num_asked > 0, HANGS_S, "a timestamp is asked for"
             )
             stamp = f"{url}/requests/pri-1/timestamp"
             assert httpx.get(stamp, headers=headers, trust_env=False).status_code == 404
             authority.is_away = False
             federation.deployment.wait_until(
                 lambda: httpx.get(stamp, headers=headers, trust_env=False).status_code == 200,
-                WAIT_S,
+                HANGS_S,
                 "it is there",
             )
             found = httpx.get(stamp, headers=headers, trust_env=False)
@@ -126,9 +127,9 @@ def test_a_tool_files_waits_and_keeps_the_proof(tmp_path: Path) -> None:
 
 def _wait_for_end(receiver: Receiver) -> dict[str, Any]:
     """The callback that says that the request has ended."""
-    count, until = 1, time.monotonic() + WAIT_S
+    count, until = 1, time.monotonic() + HANGS_S
     while time.monotonic() < until:
-        last = receiver.wait_for(count, WAIT_S)[-1]
+        last = receiver.wait_for(count, HANGS_S)[-1]
         if last["request_status"] not in ("pending", "in_progress"):
             assert last["request_status"] == "completed", json.dumps(last)
             return last

@@ -16,15 +16,15 @@ from tests.integration.deployments import kill_server_app, restart
 from tests.integration.live_federation import (
     TRAIN,
     UNLEARN,
-    WAIT_S,
     WHOAMI,
     LiveFederation,
     hashes,
     live_federation,
 )
+from tests.waiting import HANGS_S
 from unlearning.requests import DeletionRequest, Exclusions, Status
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_requests_survive_a_kill_of_the_deletion_service(live: LiveFederation) -
     live.wait_until_reached(second, Status.UNLEARNING)
     live.deployment.start(DELETION_SERVICE)
     live.deployment.wait_until(
-        live.deployment.deletion_service_answers, WAIT_S, "the deletion service is back"
+        live.deployment.deletion_service_answers, HANGS_S, "the deletion service is back"
     )
     assert live.file(live.samples(1, 0), key="asked again below").id == second.id
     for request in (first, second):

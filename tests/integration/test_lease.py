@@ -24,9 +24,10 @@ from server.operations.flower_control import FEDERATION, flower_environment
 from strategies.installation import program
 from tests.integration.conftest import REPOSITORY
 from tests.integration.deployments import FrugalDeployment
-from tests.integration.live_federation import SETTINGS, WAIT_S
+from tests.integration.live_federation import SETTINGS
+from tests.waiting import HANGS_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 OTHER_VERSION = (
     "The site has a protocol version before 1 and the server has 1: upgrade flower-unlearning at the site."
@@ -56,11 +57,11 @@ def test_a_supernode_whose_superexec_was_killed_is_ended(tmp_path: Path) -> None
         node = started_node(layout.client_dir(0), layout.supernode_command(0)[1:])
         try:
             deployment.wait_until(
-                lambda: "SuperNode ID:" in node.log_text(), WAIT_S, "the SuperNode is let in"
+                lambda: "SuperNode ID:" in node.log_text(), HANGS_S, "the SuperNode is let in"
             )
             [superexec] = [one for one in node.members() if "flower-superexec" in one.command]
             os.kill(superexec.pid, signal.SIGKILL)
-            deployment.wait_until(lambda: node.is_gone, WAIT_S, "all of the node has ended")
+            deployment.wait_until(lambda: node.is_gone, HANGS_S, "all of the node has ended")
         finally:
             node.kill()
         assert "The SuperExec of this SuperNode has ended" in node.log_text()
@@ -104,7 +105,7 @@ def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_pat
         (tmp_path / "federation" / "server" / "state").mkdir(parents=True, exist_ok=True)
         ledger = Ledger.open(deployment.layout.ledger_url)
         deployment.submit_run()
-        deployment.wait_until(lambda: len(ledger.rounds()) > 0, WAIT_S, "the first round is done")
+        deployment.wait_until(lambda: len(ledger.rounds()) > 0, HANGS_S, "the first round is done")
 
         def client(name: str) -> ClientRecord:
             return {one.client_id: one for one in ledger.clients()}[name]
@@ -120,7 +121,7 @@ def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_pat
         said: list[tuple[float, str]] = []
         let_in_s = 0.0
         try:
-            while time.monotonic() - killed < WAIT_S and not (let_in_s and said[-1][1] == "no"):
+            while time.monotonic() - killed < HANGS_S and not (let_in_s and said[-1][1] == "no"):
                 now = presence(client("1"), datetime.now(UTC))
                 if not said or now.split()[0] != said[-1][1].split()[0]:
                     said.append((time.monotonic() - killed, now))
@@ -130,18 +131,18 @@ def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_pat
             last_seen = client("1").last_seen
             deployment.wait_until(
                 lambda: OTHER_VERSION in str(ledger.facts().get(SITE_PROBLEMS)),
-                WAIT_S,
+                HANGS_S,
                 "the version is named",
             )
             version.write_text("1")
             deployment.wait_until(
                 lambda: "num-partitions" in str(ledger.facts().get(SITE_PROBLEMS)),
-                WAIT_S,
+                HANGS_S,
                 "the misfit is named",
             )
             back = ledger.rounds()[-1].round
             deployment.wait_until(
-                lambda: ledger.rounds()[-1].round > back, WAIT_S, "a round after its return"
+                lambda: ledger.rounds()[-1].round > back, HANGS_S, "a round after its return"
             )
             figures = ledger.rounds()[-1].metrics
         finally:

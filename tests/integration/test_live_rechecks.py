@@ -7,11 +7,12 @@ import pytest
 
 from benchmarks.deployment import supernode
 from server.ledger.records import RECHECK
-from tests.integration.live_federation import WAIT_S, LiveFederation, running
+from tests.integration.live_federation import LiveFederation, running
 from tests.returning import FORGOTTEN, NUM_CLIENTS, OTHER, SETTINGS, come_back, write_data
+from tests.waiting import HANGS_S
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 CHECKS = (2, 20, 100)
 
@@ -62,7 +63,9 @@ def test_three_deletions_are_watched_and_the_one_whose_records_come_back_is_reop
 ) -> None:
     """Of the others each recheck is done up to the last one; a person sees the reopened one in the list."""
     gone = deletion(live, Target(Granularity.CLIENT, str(FORGOTTEN)), "retrain")
-    live.deployment.wait_until(lambda: CHECKS[0] in rechecks(live, gone), WAIT_S, "the first recheck is done")
+    live.deployment.wait_until(
+        lambda: CHECKS[0] in rechecks(live, gone), HANGS_S, "the first recheck is done"
+    )
     assert rechecks(live, gone)[CHECKS[0]]["now"] == "reduced"
     records = live.deployment.layout.client_dir(OTHER) / "records"
     records.unlink()
@@ -79,7 +82,7 @@ def test_three_deletions_are_watched_and_the_one_whose_records_come_back_is_reop
     others = [deletion(live, samples, "puf-special"), deletion(live, Target(Granularity.CLIENT, "3"), "not")]
     for request in others:
         live.deployment.wait_until(
-            lambda request=request: CHECKS[-1] in rechecks(live, request), WAIT_S, "the last recheck is done"
+            lambda request=request: CHECKS[-1] in rechecks(live, request), HANGS_S, "the last recheck is done"
         )
         assert set(rechecks(live, request)) == set(CHECKS)
         print(request.method, {due: one["levels"]["now"] for due, one in rechecks(live, request).items()})

@@ -20,18 +20,16 @@ from tests.integration.conftest import REPOSITORY, TRIVIAL_APP, Trivial
 from tests.integration.deployments import ForkedDeployment, connected_clients, living_pids, restart
 from tests.programs import lives
 from tests.supervised import OneRun, supervised
-from tests.waiting import wait_until
+from tests.waiting import HANGS_S, wait_until
 from unlearning.errors import DeploymentError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-
-WAIT_S = 240.0
+pytestmark = pytest.mark.slow
 
 
 def wait_until_connected(deployment: LocalDeployment, clients: list[int]) -> None:
     """Wait until these clients and no other have their node ids."""
     deployment.wait_until(
-        lambda: connected_clients(deployment) == clients, WAIT_S, f"clients {clients} are connected"
+        lambda: connected_clients(deployment) == clients, HANGS_S, f"clients {clients} are connected"
     )
 
 
@@ -39,7 +37,7 @@ def test_a_run_reaches_every_client(trivial: Trivial) -> None:
     """Each SuperNode runs the installed ClientApp, the bundle carries none, and knows its client's id."""
     deployment = trivial.deployment
     run_id = trivial.submit(rounds=1)
-    assert deployment.wait_until_finished(run_id, WAIT_S) == "finished:completed", deployment.control.log(
+    assert deployment.wait_until_finished(run_id, HANGS_S) == "finished:completed", deployment.control.log(
         run_id
     )
     assert sorted(trivial.answers()) == [(1, "0"), (1, "1")]
@@ -62,9 +60,9 @@ def test_a_stopped_run_says_so(trivial: Trivial) -> None:
     """Stopping a run ends its ServerApp."""
     deployment = trivial.deployment
     run_id = trivial.submit(rounds=1000)
-    deployment.wait_until(lambda: len(trivial.answers()) >= 1, WAIT_S, "the first round is answered")
+    deployment.wait_until(lambda: len(trivial.answers()) >= 1, HANGS_S, "the first round is answered")
     deployment.control.stop_run(run_id)
-    deployment.wait_until(lambda: deployment.server_app_pid() is None, WAIT_S, "the ServerApp has ended")
+    deployment.wait_until(lambda: deployment.server_app_pid() is None, HANGS_S, "the ServerApp has ended")
     assert deployment.control.run(run_id).status == "finished:stopped"
 
 
@@ -80,7 +78,7 @@ def test_a_wait_ends_when_a_program_has_died(trivial: Trivial) -> None:
     deployment = trivial.deployment
     os.kill(deployment.group(SUPEREXEC).pid, 9)
     with pytest.raises(DeploymentError) as caught:
-        deployment.wait_until(lambda: False, WAIT_S, "the end of the world")
+        deployment.wait_until(lambda: False, HANGS_S, "the end of the world")
     assert SUPEREXEC in str(caught.value)
     restart(deployment, SUPEREXEC)
 
@@ -100,11 +98,11 @@ def test_a_run_that_fails_is_submitted_again_and_completes(trivial: Trivial) -> 
     trivial.submit(rounds=1, fail_once=True)
     settings: dict[str, ConfigValue] = {**deployment.run_config, "rounds": 1, "fail-once": True}
     with supervised(OneRun(deployment.control, settings), poll_s=3.0):
-        deployment.wait_until(lambda: len(trivial.answers()) == 2, WAIT_S, "the second run is answered")
+        deployment.wait_until(lambda: len(trivial.answers()) == 2, HANGS_S, "the second run is answered")
         done = ["finished:completed", "finished:failed", *before]
         deployment.wait_until(
             lambda: deployment.server_app_pid() is None and statuses(deployment) == done,
-            WAIT_S,
+            HANGS_S,
             "the second run completes",
             poll_s=3.0,
         )
@@ -116,14 +114,14 @@ def test_a_killed_superlink_comes_back_and_its_run_goes_on(trivial: Trivial) -> 
     deployment = trivial.deployment
     before = statuses(deployment)
     run_id = trivial.submit(rounds=3)
-    deployment.wait_until(lambda: len(trivial.answers()) >= 2, WAIT_S, "the first round is answered")
+    deployment.wait_until(lambda: len(trivial.answers()) >= 2, HANGS_S, "the first round is answered")
     with supervised(OneRun(deployment.control, {**deployment.run_config, "rounds": 3}), poll_s=3.0):
         deployment.kill(SUPERLINK)
         assert not deployment.superlink_answers()
         deployment.start(SUPERLINK)
-        deployment.wait_until(deployment.superlink_answers, WAIT_S, "the SuperLink is back")
-        assert deployment.wait_until_finished(run_id, WAIT_S) == "finished:completed", deployment.control.log(
-            run_id
+        deployment.wait_until(deployment.superlink_answers, HANGS_S, "the SuperLink is back")
+        assert deployment.wait_until_finished(run_id, HANGS_S) == "finished:completed", (
+            deployment.control.log(run_id)
         )
     assert statuses(deployment) == ["finished:completed", *before]
     assert sorted(trivial.answers()) == [(number, client) for number in (1, 2, 3) for client in "01"]
@@ -173,12 +171,12 @@ def test_a_server_moves_to_another_host_with_its_files_and_a_renewed_certificate
         assert moved.layout.fleet_address != old.layout.fleet_address
         there = Trivial(moved, trivial.progress)
         run_id = there.submit(rounds=1)
-        assert moved.wait_until_finished(run_id, WAIT_S) == "finished:completed", moved.control.log(run_id)
+        assert moved.wait_until_finished(run_id, HANGS_S) == "finished:completed", moved.control.log(run_id)
         assert sorted(there.answers()) == [(1, "0"), (1, "1")]
         assert [run.run_id for run in moved.control.runs()] == [run_id, *before]
     for name in old.names:
         old.start(name)
-    old.wait_until(old.superlink_answers, WAIT_S, "the old SuperLink is back")
+    old.wait_until(old.superlink_answers, HANGS_S, "the old SuperLink is back")
 
 
 def test_killing_a_supernode_ends_its_superexec(trivial: Trivial) -> None:
@@ -187,7 +185,9 @@ def test_killing_a_supernode_ends_its_superexec(trivial: Trivial) -> None:
     It is not started again: Flower admits no node with its key while the killed one's lease lasts (test_lease.py).
     """
     deployment = trivial.deployment
-    deployment.wait_until(lambda: len(members(deployment, 0)) >= 2, WAIT_S, "the SuperNode has its SuperExec")
+    deployment.wait_until(
+        lambda: len(members(deployment, 0)) >= 2, HANGS_S, "the SuperNode has its SuperExec"
+    )
     of_the_killed = members(deployment, 0)
     deployment.kill(supernode(0))
     assert not of_the_killed & {*living_pids(deployment)}
@@ -210,5 +210,5 @@ def test_a_supernode_without_a_registered_key_is_refused(trivial: Trivial) -> No
     subprocess.run(["sh", str(script), str(site / "key")], check=True)
     deployment.start(supernode(0))
     with pytest.raises(DeploymentError):
-        deployment.wait_until(lambda: False, WAIT_S, "the stranger is refused")
-    wait_until(lambda: connected_clients(deployment) == [1], WAIT_S, "the other client alone is there")
+        deployment.wait_until(lambda: False, HANGS_S, "the stranger is refused")
+    wait_until(lambda: connected_clients(deployment) == [1], HANGS_S, "the other client alone is there")

@@ -12,15 +12,15 @@ from benchmarks.local_layout import free_ports
 from tests.integration.live_federation import (
     TRAIN,
     UNLEARN,
-    WAIT_S,
     LiveFederation,
     hashes,
     running,
 )
 from tests.integration.losing_proxy import LosingProxy
+from tests.waiting import HANGS_S
 from unlearning.requests import Status
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def test_a_lost_answer_costs_seconds_and_changes_no_bit(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_a_lost_answer_costs_seconds_and_changes_no_bit(tmp_path: Path) -> None:
     deployment._add(supernode(1), by_proxy, layout.client_dir(1))
     with LosingProxy(address, layout.fleet_address) as proxy, running(live):
         proxy.lose(TRAIN)
-        deployment.wait_until(lambda: proxy.num_lost == 1, WAIT_S, "an answer is lost")
+        deployment.wait_until(lambda: proxy.num_lost == 1, HANGS_S, "an answer is lost")
         live.wait_for_rounds(1)
         [record] = [one for one in live.training_rounds() if "asked_again" in one.metrics]
         assert record.metrics["asked_again"] == {"1": 1}

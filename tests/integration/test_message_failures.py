@@ -18,7 +18,7 @@ from tests.integration.deployments import FrugalDeployment, restart
 from tests.programs import lives
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 APP = Path(__file__).parent / "failing_app"
 NUM_CLIENTS = 4

@@ -24,7 +24,7 @@ from tests.integration.separate_hosts import (
 )
 from unlearning.requests import DeletionRequest, Status
 
-pytestmark = [pytest.mark.slow, pytest.mark.hosts, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.hosts]
 
 NUM_CLIENTS = 2
 EVERYBODY = ["0", "1"]

@@ -27,15 +27,16 @@ from strategies.installation import program, run_script
 from strategies.settings.run_config import RunSettings
 from strategies.tls_files import TlsFiles
 from tests.integration.deployments import FrugalDeployment, restart
-from tests.integration.live_federation import OVER_SESSIONS, SETTINGS, WAIT_S
+from tests.integration.live_federation import OVER_SESSIONS, SETTINGS
 from tests.programs import run_well
 from tests.supervised import SeldomAsked, supervised
+from tests.waiting import HANGS_S
 from unlearning.errors import IllegalMove
 from unlearning.gdpr import Ground, Particulars, one_month_after, today
 from unlearning.requests import DeletionRequest, Granularity, Outcome, Status, Target
 from unlearning.tasks import load_site
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 HOSPITALS = 3
 OFFLINE = 2
@@ -59,13 +60,13 @@ class Day:
         tls = ("--tls-ca", str(files.ca), "--tls-cert", str(files.certificate), "--tls-key", str(files.key))
         address = self.deployment.layout.deletion_address
         command = [program("flower-unlearn"), "--server", address, *tls, *arguments]
-        return run_well(command, self.directory, flower_environment(), timeout_s=120.0)
+        return run_well(command, self.directory, flower_environment())
 
     def wait_until_all(self, ids: list[str], status: Status) -> None:
         """Wait until all of these requests have come to this state."""
         self.deployment.wait_until(
             lambda: {found.status for found in self.officer.list_requests() if found.id in ids} == {status},
-            WAIT_S,
+            HANGS_S,
             f"{len(ids)} requests are {status}",
             poll_s=1.0,
         )
@@ -99,7 +100,7 @@ def day(tmp_path: Path) -> Iterator[Day]:
             DeletionClient(layout.deletion_address, people["officer"]) as officer,
             DeletionClient(layout.deletion_address, people["operator"]) as operator,
         ):
-            deployment.wait_until(lambda: bool(officer.rounds()), WAIT_S, "the first round is done")
+            deployment.wait_until(lambda: bool(officer.rounds()), HANGS_S, "the first round is done")
             yield Day(
                 directory=tmp_path,
                 deployment=deployment,
@@ -130,7 +131,7 @@ def file_all(day: Day) -> dict[str, DeletionRequest]:
         if number == len(asked) // 2:
             restart(day.deployment, DELETION_SERVICE)
             day.deployment.wait_until(
-                day.deployment.deletion_service_answers, WAIT_S, "the deletion service is back"
+                day.deployment.deletion_service_answers, HANGS_S, "the deletion service is back"
             )
             again = filed[asked[0][1]]
             assert file_one(day, *asked[0], number=0).id == again.id

@@ -23,7 +23,7 @@ from server.operations.flower_control import FLOWER_ENVIRONMENT
 from tests.integration.conftest import REPOSITORY
 from tests.programs import run_well
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 STORY = Path(__file__).parent / "own_app_deployment.py"
 

@@ -10,13 +10,13 @@ import pytest
 from tests.integration.conftest import REPOSITORY
 from tests.programs import run_well
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 def run(command: list[str], directory: Path, python_path: list[Path]) -> str:
     """Run a program to its end with packages of these directories; return what it printed."""
     places = os.pathsep.join(map(str, python_path))
-    return run_well(command, directory, {**os.environ, "PYTHONPATH": places}, timeout_s=500.0)
+    return run_well(command, directory, {**os.environ, "PYTHONPATH": places})
 
 
 @pytest.fixture(scope="module")

@@ -17,11 +17,12 @@ import pytest
 from server.operations.flower_control import flower_environment
 from strategies.installation import program
 from tests.code_blocks import ALONE, LIVE, ROOT, ShellBlock, all_shell_blocks
-from tests.integration.live_federation import WAIT_S, LiveFederation, live_federation
+from tests.integration.live_federation import LiveFederation, live_federation
+from tests.waiting import HANGS_S
 from unlearning.errors import FlowerUnlearningError
 from unlearning.requests import DeletionRequest, Status
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 READER = "--server federation.example.org:9100 --tls-ca ca.crt --tls-cert olga.pem --tls-key olga.key"
 """The options of a command that is given on another machine."""
@@ -39,7 +40,7 @@ def run_block(block: ShellBlock, directory: Path, places: Mapping[str, str], **v
         env={**flower_environment(), "PATH": path, **variables},
         capture_output=True,
         text=True,
-        timeout=WAIT_S,
+        timeout=HANGS_S,
         input="y\ny\n",  # a reader confirms what cannot be undone
         check=False,
     )

@@ -15,12 +15,12 @@ from server.federation.checkpoints import CheckpointStore
 from server.operations.flower_control import ConfigValue, config_argument, flower_environment
 from strategies.installation import program
 from tests.programs import run_well
+from tests.waiting import HANGS_S
 from unlearning.parameters import content_hash
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 RUN: Mapping[str, ConfigValue] = {"num-clients": 4, "rounds": 3}
-WAIT_S = 300.0
 WHERE = """
 import pathlib, ray
 pathlib.Path({seen!r}, ray.get_runtime_context().get_node_id()).touch()
@@ -37,7 +37,7 @@ class Simulation(LocalSimulation):
         federation: dict[str, ConfigValue] = {"num-supernodes": 4, "client-resources-num-cpus": self.cpus}
         self.control.run_options = ("--federation-config", config_argument(federation))
         run_id = self.submit_run({})
-        self.wait_until_finished(run_id, WAIT_S)
+        self.wait_until_finished(run_id, HANGS_S)
         return self.control.log(run_id)
 
     def model_of_a_run(self) -> str:
@@ -77,7 +77,7 @@ def cluster(code: Path) -> Iterator[dict[str, str]]:
 def app(directory: Path, where: str = "") -> Path:
     """A new app, with `where` below its task."""
     directory.mkdir()
-    run_well([program("flower-unlearn"), "new", "hospital"], directory, flower_environment(), timeout_s=120.0)
+    run_well([program("flower-unlearn"), "new", "hospital"], directory, flower_environment())
     made = directory / "hospital"
     task = made / "hospital" / "task.py"
     task.write_text(task.read_text(encoding="utf-8") + where, encoding="utf-8")

@@ -19,13 +19,14 @@ from server.operations.starting import write_app
 from server.operations.superlink_residue import erase_after_deletions
 from tests.federation import InProcessFederation
 from tests.integration.deployments import FrugalDeployment
-from tests.integration.live_federation import SETTINGS, WAIT_S
+from tests.integration.live_federation import SETTINGS
 from tests.ledgers import CANARY
 from tests.residue import files_with
+from tests.waiting import HANGS_S
 from unlearning.requests import Status
 from unlearning.runtime.durable_files import open_to_others
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 FORGOTTEN = 1
 RUN_CONFIG = {
@@ -83,7 +84,7 @@ def test_after_a_deletion_no_file_has_what_was_forgotten_or_the_ledgers_password
         run_id = deployment.submit_run()
         deployment.wait_until(
             lambda: any(found.status is Status.COMPLETED for found in ledger.requests.select()),
-            WAIT_S,
+            HANGS_S,
             "the deletion is completed",
         )
         wal_bytes = wal.stat().st_size
@@ -93,7 +94,7 @@ def test_after_a_deletion_no_file_has_what_was_forgotten_or_the_ledgers_password
         assert wal.stat().st_size < wal_bytes
         assert [process for process in living_processes() if CANARY in process.command] == []
         assert not erase_after_deletions(layout.superlink_database, layout.state_dir, ledger)
-        assert deployment.wait_until_finished(run_id, WAIT_S) == "finished:completed"
+        assert deployment.wait_until_finished(run_id, HANGS_S) == "finished:completed"
         host = Installation(
             config_dir=home, state_dir=layout.state_dir, superlink_database=layout.superlink_database
         )

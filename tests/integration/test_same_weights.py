@@ -32,14 +32,14 @@ from tests.federation import InProcessFederation
 from tests.integration.conftest import REPOSITORY
 from tests.integration.deployments import FrugalDeployment
 from tests.integration.live_federation import OVER_SESSIONS, SETTINGS, hashes
+from tests.waiting import HANGS_S
 from unlearning.parameters import Vector
 from unlearning.requests import Status
 from unlearning.tasks import load_site
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 NUM_CLIENTS = 4
-RUN_TIMEOUT_S = 500.0  # on a quiet machine, a minute or two
 RUN_CONFIG: Mapping[str, ConfigValue] = {
     **SETTINGS,
     "num-clients": NUM_CLIENTS,
@@ -110,7 +110,7 @@ def run_in_simulation(directory: Path, config: Mapping[str, ConfigValue] = RUN_C
             cwd=directory,
             capture_output=True,
             text=True,
-            timeout=RUN_TIMEOUT_S,
+            timeout=HANGS_S,
         )
     assert (state_dir / "ledger.db").exists(), done.stdout + done.stderr
     return outcome_in(state_dir, config)
@@ -130,7 +130,7 @@ def run_on_processes(directory: Path, config: Mapping[str, ConfigValue] = RUN_CO
         secure_aggregation=bool(config.get("secure-aggregation")),
     ) as deployment:
         run_id = deployment.submit_run()
-        status = deployment.wait_until_finished(run_id, RUN_TIMEOUT_S)
+        status = deployment.wait_until_finished(run_id, HANGS_S)
         assert status == "finished:completed", deployment.control.log(run_id)
     return outcome_in(state_dir, config)
 

@@ -7,11 +7,12 @@ import pytest
 
 from benchmarks.deployment import supernode
 from server.ledger import SAMPLE_PRIVACY
-from tests.integration.live_federation import WAIT_S, LiveFederation, running
+from tests.integration.live_federation import LiveFederation, running
+from tests.waiting import HANGS_S
 from unlearning.outcomes import PRIVACY_ACCOUNT
 from unlearning.requests import Status
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def test_samples_are_covered_and_a_killed_site_goes_on_counting(live: LiveFedera
     before = counted("1")
     live.deployment.kill(supernode(1))
     live.deployment.start(supernode(1))
-    live.deployment.wait_until(lambda: counted("1") > before, WAIT_S, "the site trains again")
+    live.deployment.wait_until(lambda: counted("1") > before, HANGS_S, "the site trains again")
     assert not live.ledger.facts()[SAMPLE_PRIVACY]["lost"]
 
     target = live.samples(1, first=0, count=2)

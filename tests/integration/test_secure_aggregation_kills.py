@@ -15,13 +15,13 @@ from server.ledger import Ledger, RoundRecord
 from strategies.settings.run_config import RunSettings
 from tests.integration.conftest import REPOSITORY
 from tests.integration.deployments import FrugalDeployment
+from tests.waiting import HANGS_S
 from unlearning.local import begin, learn
 from unlearning.parameters import Vector
 from unlearning.tasks import load_site, make_task
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
-WAIT_S = 300.0
 NUM_CLIENTS = 4
 SETTINGS = {
     "dataset": "digits",
@@ -79,7 +79,7 @@ class Federation:
             later = (record for record in self.rounds() if record.round > self.seen)
             return next((one for one in later if size(one) == in_sum), None)
 
-        self.deployment.wait_until(lambda: found() is not None, WAIT_S, what, poll_s=0.5)
+        self.deployment.wait_until(lambda: found() is not None, HANGS_S, what, poll_s=0.5)
         record = found()
         assert record is not None
         self.seen = record.round
@@ -90,7 +90,7 @@ class Federation:
         directory = self.deployment.layout.client_dir(client)
         (directory / "wait-at").write_text(stage)
         waits = directory / "waits"
-        self.deployment.wait_until(waits.exists, WAIT_S, f"client {client} is at {stage}", poll_s=0.05)
+        self.deployment.wait_until(waits.exists, HANGS_S, f"client {client} is at {stage}", poll_s=0.05)
         newest = self.rounds()
         self.seen = newest[-1].round if newest else 0
         self.deployment.kill(supernode(client))

@@ -17,11 +17,11 @@ import scipy.stats
 
 from tests.integration.conftest import REPOSITORY
 from tests.integration.deployments import FrugalDeployment
+from tests.waiting import HANGS_S
 from unlearning.tasks import TaskSettings, load_site
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
-WAIT_S = 600.0
 SITES = {"dataset": "digits", "model": "logistic", "num-clients": 4, "partition": "dirichlet", "alpha": 1.0}
 SETTINGS = {
     **SITES,
@@ -81,7 +81,7 @@ def recorded(directory: Path, *, is_secure: bool) -> Recording:
     deployment.run_config |= {"state-dir": str(deployment.layout.server_dir / "state")}
     with deployment:
         run_id = deployment.submit_run()
-        assert deployment.wait_until_finished(run_id, WAIT_S) == "finished:completed"
+        assert deployment.wait_until_finished(run_id, HANGS_S) == "finished:completed"
     server = deployment.layout.server_dir
     files = {str(path.relative_to(server)): path.read_bytes() for path in server.rglob("*") if path.is_file()}
     kept = [dict(np.load(path)) for path in sorted((directory / "clear").iterdir())]

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks.deployment import supernode
-from tests.integration.live_federation import WAIT_S, LiveFederation, live_federation
+from tests.integration.live_federation import LiveFederation, live_federation
 from tests.programs import lives
+from tests.waiting import HANGS_S
 from unlearning.requests import Granularity, Status, Target
 from unlearning.tasks import TaskSettings, load_site
 from unlearning.tasks.task import Examples
@@ -20,7 +21,7 @@ LONGEST_ROUND_S = 120.0
 
 FAKE_GPU = Path(__file__).parent / "fake_gpu"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +76,10 @@ def test_the_process_that_held_what_is_forgotten_ends(live: LiveFederation, sour
     before = live.session_process(0)
     request = live.file(Target(Granularity.SAMPLE, "0", frozenset(source.ids[:2].tolist())))
     live.wait_until_reached(request, Status.COMPLETED)
-    live.deployment.wait_until(lambda: not lives(before), WAIT_S, "that process has ended")
+    live.deployment.wait_until(lambda: not lives(before), HANGS_S, "that process has ended")
     live.wait_for_rounds(1)
     live.deployment.wait_until(
-        lambda: "0" in live.rounds()[-1].metrics["participants"], WAIT_S, "client 0 trains in a new one"
+        lambda: "0" in live.rounds()[-1].metrics["participants"], HANGS_S, "client 0 trains in a new one"
     )
     assert live.session_process(0) != before
 
@@ -101,7 +102,7 @@ def test_a_session_whose_process_is_killed_comes_back(live: LiveFederation) -> N
             record.round > before + 1 and record.metrics["participants"] == ["0", "1", "2", "3"]
             for record in live.rounds()
         ),
-        WAIT_S,
+        HANGS_S,
         "clients 0 and 3 train again",
     )
     assert all(live.session_process(client) != pid for client, pid in killed.items())

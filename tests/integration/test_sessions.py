@@ -17,13 +17,13 @@ from tests.federation import client
 from tests.integration.deployments import restart
 from tests.integration.live_federation import (
     UNLEARN,
-    WAIT_S,
     LiveFederation,
     live_federation,
 )
+from tests.waiting import HANGS_S
 from unlearning.requests import DeletionRequest, Status
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 SESSION = "train.session"
 LONG_SOLVE = {"iterations": 25, "tolerance": 0.0, "trust_radius": 1e6, "damping": 1.0, "precondition": False}
@@ -104,7 +104,7 @@ def test_hf_kcu_is_asked_again_when_its_requester_is_killed_at_it(live: LiveFede
     asked = {number: live.num_messages(number, UNLEARN) for number in range(2)}
     request = requested(live, first_sample=10, method="hf-kcu", iterations=25, lanczos_steps=0)
     live.deployment.wait_until(
-        lambda: live.num_messages(1, UNLEARN) > asked[1], WAIT_S, "client 1 begins to solve"
+        lambda: live.num_messages(1, UNLEARN) > asked[1], HANGS_S, "client 1 begins to solve"
     )
     restart(live.deployment, supernode(1))
     live.wait_until_reached(request, Status.COMPLETED)

@@ -11,10 +11,11 @@ import pytest
 
 from benchmarks.deployment import supernode
 from server.ledger import WAITING
-from tests.integration.live_federation import TRAIN, UNLEARN, WAIT_S, LiveFederation, live_federation
+from tests.integration.live_federation import TRAIN, UNLEARN, LiveFederation, live_federation
+from tests.waiting import HANGS_S
 from unlearning.requests import Status
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 LONGEST_S = 60.0
 
@@ -37,7 +38,7 @@ def killed(live: LiveFederation, client: int, goes_on: Callable[[], bool]) -> fl
         said.append(dict(live.ledger.facts().get(WAITING) or {}).get("text", ""))
         return goes_on()
 
-    live.deployment.wait_until(is_so, WAIT_S, "work goes on")
+    live.deployment.wait_until(is_so, HANGS_S, "work goes on")
     took = time.monotonic() - since
     assert any(text.startswith(f"Waiting for {client} since ") for text in said)
     return took
@@ -47,7 +48,7 @@ def back(live: LiveFederation, client: int) -> None:
     """Start the site again and wait until all three train."""
     live.deployment.start(supernode(client))
     live.deployment.wait_until(
-        lambda: live.rounds()[-1].metrics["participants"] == ["0", "1", "2"], WAIT_S, "all train again"
+        lambda: live.rounds()[-1].metrics["participants"] == ["0", "1", "2"], HANGS_S, "all train again"
     )
 
 
@@ -71,7 +72,7 @@ def test_a_deletion_whose_site_was_killed_lets_others_go_on(live: LiveFederation
     print(f"unlearning: {took:.0f} s")
     assert took < LONGEST_S
     before = live.rounds()[-1].round
-    live.deployment.wait_until(lambda: live.rounds()[-1].round > before, WAIT_S, "the others train")
+    live.deployment.wait_until(lambda: live.rounds()[-1].round > before, HANGS_S, "the others train")
     back(live, 1)
     live.wait_until_reached(request, Status.COMPLETED)
 

@@ -21,7 +21,7 @@ from tests.integration.live_federation import (
 )
 from unlearning.requests import Status
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 LONG_MESSAGES: Mapping[str, ConfigValue] = {"local_epochs": 300, "round_timeout_s": 90.0}
 """Seconds of training a message, so that it can be killed in the middle; a killed one is waited for to the deadline."""

@@ -15,7 +15,7 @@ from tests.raising import raises
 from unlearning.errors import UnsupportedRequest
 from unlearning.requests import Status
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.mark.parametrize("wire_dtype", ["bfloat16"])

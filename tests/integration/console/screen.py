@@ -25,10 +25,10 @@ from selenium.webdriver.support.select import Select
 from selenium.webdriver.support.wait import WebDriverWait
 
 from strategies.tls_files import TlsFiles
+from tests.waiting import HANGS_S
 
 T = TypeVar("T")
 
-WAIT_S = 240.0
 PICTURES = os.environ.get("FLOWER_UNLEARNING_PICTURES", "")
 CARDS = (400, 900)
 WIDE = (1280, 900)
@@ -63,7 +63,7 @@ class Screen:
 
     def until(self, act: Callable[[], T]) -> T:
         """What `act` gives, once what it asks for is there and stays there while it is asked."""
-        ends = time.monotonic() + WAIT_S
+        ends = time.monotonic() + HANGS_S
         while True:
             try:
                 return act()
@@ -74,7 +74,7 @@ class Screen:
 
     def wait_for(self, *words: str) -> None:
         """Wait, without reloading, until the page shows all the words."""
-        ends, shown = time.monotonic() + WAIT_S, self.text()
+        ends, shown = time.monotonic() + HANGS_S, self.text()
         while any(word not in shown for word in words):
             assert time.monotonic() < ends, f"{words} is not shown: {shown}"
             time.sleep(0.2)  # as above
@@ -128,7 +128,7 @@ class Screen:
 
     def wait_until_loaded(self) -> None:
         """Wait for the page's style sheets: `get`, and a pressed link, can return while the page has none yet."""
-        WebDriverWait(self.driver, WAIT_S).until(
+        WebDriverWait(self.driver, HANGS_S).until(
             lambda shown: shown.execute_script("return document.readyState") == "complete"
         )
 
@@ -228,7 +228,7 @@ def console(driver: Any, service: str, tls: TlsFiles | None = None) -> Iterator[
             address, _, arguments = told.read_text(errors="replace").partition("\n")
             assert link.partition("token=")[2] not in address + arguments
             driver.get(address)
-            WebDriverWait(driver, WAIT_S).until(
+            WebDriverWait(driver, HANGS_S).until(
                 lambda shown: shown.find_elements("css selector", "nav[aria-label=Pages]")
             )
             yield Screen(driver, link, started.pid)

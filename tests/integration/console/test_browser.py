@@ -21,7 +21,6 @@ from tests.unit.server.report.test_report import FULL
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(900),
     pytest.mark.skipif(
         not (shutil.which("chromium") and shutil.which("chromedriver")),
         reason="there is no Chromium: apt-get install chromium chromium-driver",

@@ -21,7 +21,7 @@ from tests.ledgers import live_at
 from unlearning.requests import Granularity, Status, Target
 
 # Attacker, service and operator share two processors with whatever else runs, so each attack takes its time.
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 NUM_CALLS = 20
 ANSWERED_S = 30.0

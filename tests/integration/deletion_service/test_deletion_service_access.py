@@ -21,6 +21,7 @@ from tests.certificates import Authority
 from tests.deletion_service import LiveLoop, submit
 from tests.integration.deletion_service.conftest import Start
 from tests.raising import refuses
+from tests.waiting import WAIT_S
 
 # Who can reach it
 
@@ -84,12 +85,12 @@ def test_serve_keeps_requests_over_kill_9_and_stops_on_sigterm(loop: LiveLoop, t
     assert "libtorch" not in Path(f"/proc/{first.pid}/maps").read_text()
     assert psutil.Process(first.pid).memory_info().rss <= 150 * 2**20
     first.send_signal(signal.SIGKILL)
-    first.communicate(timeout=60)
+    first.communicate(timeout=WAIT_S)
     second, address = _start_service(tmp_path)
     with DeletionClient(address) as client:
         assert client.get(answered.id) == answered
     second.send_signal(signal.SIGTERM)
-    output, _ = second.communicate(timeout=60)
+    output, _ = second.communicate(timeout=WAIT_S)
     assert (second.returncode, output) == (0, "The deletion service has stopped.\n")
 
 

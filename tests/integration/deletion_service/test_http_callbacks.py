@@ -25,8 +25,8 @@ from server.service.opendsr import Signer
 from server.state_directory.files import CALLBACKS
 from server.state_directory.ledger_address import LEDGER_FILE
 from tests import ledgers
-from tests.deletion_service import FORGETTING, NOW, WAIT_S, LiveLoop
-from tests.waiting import wait_until
+from tests.deletion_service import FORGETTING, NOW, LiveLoop
+from tests.waiting import WAIT_S, wait_until
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.runtime.growing_pause import GrowingPause
 

@@ -14,7 +14,8 @@ import pytest
 from server.ledger import Ledger
 from server.service.grpc_server import RunningServer
 from tests.cases import LONG, slow_but
-from tests.deletion_service import WAIT_S, LiveLoop
+from tests.deletion_service import LiveLoop
+from tests.waiting import WAIT_S
 
 
 def run(name: str, *arguments: str, messages_too: bool = False) -> tuple[int, str]:
@@ -26,7 +27,7 @@ def run(name: str, *arguments: str, messages_too: bool = False) -> tuple[int, st
         stdout=writer,
         stderr=writer if messages_too else subprocess.PIPE,
         text=True,
-        timeout=WAIT_S * 3,
+        timeout=WAIT_S,
         check=False,
     )
     os.close(writer)
@@ -73,7 +74,7 @@ def test_what_the_terminal_cannot_show_is_escaped(
             [str(Path(sys.executable).with_name("flower-unlearn")), "--server", service.address, *arguments],
             env={**os.environ, "PYTHONIOENCODING": encoding},
             capture_output=True,
-            timeout=WAIT_S * 3,
+            timeout=WAIT_S,
             check=True,
         )
         return done.stdout.decode(encoding)

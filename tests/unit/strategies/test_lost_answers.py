@@ -18,6 +18,7 @@ from strategies.exchange import MAX_REPEATS, NO_ANSWER, Exchange, exchange
 from strategies.fetching import TURN_S, is_in_memory
 from strategies.in_process_grid import InProcessGrid
 from strategies.messages import TRAIN, arrays_content, compose, model_record, named_arrays
+from tests.waiting import WAIT_S
 
 
 class LosingGrid(InProcessGrid):
@@ -183,7 +184,7 @@ def test_a_process_ends_though_a_look_is_under_way():
         "print('ends', flush=True)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=45, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=WAIT_S, check=True
     )
     assert done.stdout == "ends\n"
 

@@ -61,7 +61,7 @@ from tests.certificates import Authority
 from tests.deletion_service import free_port
 from tests.raising import raises, refuses
 from tests.sessions import CuttingProxy, ThreadedGrid, Vanished
-from tests.waiting import wait_until
+from tests.waiting import WAIT_S, wait_until
 from unlearning.errors import (
     DataError,
     FlowerUnlearningError,
@@ -835,7 +835,7 @@ def silent_client(federation: Federation, channel: grpc.Channel, *, connection: 
     call = attend(channel, pb.Frame(hello=hello))
     lines = federation.grid._lines
     with lines.changed:
-        assert lines.changed.wait_for(lambda: lines.by_node[1001].connection == connection, timeout=20)
+        assert lines.changed.wait_for(lambda: lines.by_node[1001].connection == connection, timeout=WAIT_S)
     return call
 
 
@@ -872,7 +872,7 @@ def test_a_client_that_does_not_read_its_end_is_cut_off(sent_to_a_silent_client,
                 lines.changed.wait(0.01)
         lines.end(line)
         with lines.changed:
-            assert lines.changed.wait_for(lambda: line.stream is None, timeout=10)
+            assert lines.changed.wait_for(lambda: line.stream is None, timeout=WAIT_S)
         call.cancel()
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import WAIT_S
+
 SMAPS = Path("/proc/self/smaps")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 PROGRAM = """
@@ -31,7 +33,7 @@ def test_a_large_tensor_asks_for_huge_pages(wish, expected):
         environment["THP_MEM_ALLOC_ENABLE"] = wish
 
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=WAIT_S
     )
 
     assert done.stdout.split() == [expected], done.stderr

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tests.tasks import initial_model, noise
+from tests.waiting import WAIT_S
 from unlearning.errors import DataError
 from unlearning.evaluation import evaluate, evaluate_and_predict, predict
 from unlearning.local_training import OptimizerName
@@ -133,7 +134,7 @@ heavy = {"torch._dynamo", "sympy", "triton", "torchvision", "sklearn", "matplotl
 heavy |= {"scipy.linalg", "scipy.stats", "scipy.optimize"}
 print(heavy & sys.modules.keys() or "nothing after training")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=WAIT_S)
     expected = ["nothing before data is read", "nothing after training"]
     assert done.stdout.splitlines() == expected, done.stdout + done.stderr
 

@@ -14,6 +14,7 @@ from client.peer.grpc_transport import CALLS_PER_PEER, PeerConnection, frames_of
 from strategies.sessions import endpoint
 from tests.certificates import Authority
 from tests.peers import Receiver, listening, silent_calls, tls_of
+from tests.waiting import WAIT_S
 
 TIMEOUT_S = 2.0
 HEADER = list(frames_of(Greeting("2"), "2"))[:1]
@@ -65,7 +66,7 @@ def test_where_there_are_no_certificates_the_oldest_call_makes_room(
         ended = threading.Semaphore(0)
         for call in calls:
             call.add_done_callback(lambda _: ended.release())
-        assert all(ended.acquire(timeout=10) for _ in range(4))
+        assert all(ended.acquire(timeout=WAIT_S) for _ in range(4))
         connection.send(Greeting("3"))
     assert receiver.senders == ["3"]
 

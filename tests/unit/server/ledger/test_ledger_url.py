@@ -12,7 +12,7 @@ from server.ledger import Ledger, LedgerUnavailable
 from server.ledger.database import Database, checked_url
 from server.state_directory.ledger_address import old_sqlite
 from tests.ledgers import PREPARE_SQLITE, new_database
-from tests.waiting import wait_until
+from tests.waiting import WAIT_S, wait_until
 from unlearning.errors import ConfigurationError
 
 FORMS = r"sqlite:////.*postgresql\+psycopg://"
@@ -131,7 +131,7 @@ def test_many_may_open_a_new_ledger_at_the_same_moment(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(8) as threads:
         for number in range(40):
-            path, together = tmp_path / f"{number}.db", threading.Barrier(8, timeout=30)
+            path, together = tmp_path / f"{number}.db", threading.Barrier(8, timeout=WAIT_S)
             assert [*threads.map(opened, [path] * 8, [together] * 8)] == ["wal"] * 8
 
 

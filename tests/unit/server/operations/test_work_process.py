@@ -15,7 +15,7 @@ from server.operations.work_process import WorkProcess
 from server.service.statuses import ServiceUnavailable
 from tests.deletion_service import LiveLoop
 from tests.programs import lives
-from tests.waiting import wait_until
+from tests.waiting import HANGS_S, WAIT_S, wait_until
 from unlearning.errors import MethodFailed, RequestNotFound
 
 
@@ -57,7 +57,7 @@ def test_a_call_that_takes_long_delays_no_other(work, tmp_path):
     with ThreadPoolExecutor(2) as pool:
         calls = [pool.submit(work.run, "os:open", pipe, how) for how in (os.O_RDONLY, os.O_WRONLY)]
         try:
-            assert all(call.result(timeout=20) > 0 for call in calls)
+            assert all(call.result(timeout=WAIT_S) > 0 for call in calls)
         finally:
             os.close(os.open(pipe, os.O_RDWR))
 
@@ -132,6 +132,10 @@ def test_no_answer_brings_pytorch_into_the_service(tmp_path):
     LiveLoop(ledger).announce()
     ledger.close()
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH, url], capture_output=True, text=True, check=False, timeout=100
+        [sys.executable, "-c", WITHOUT_TORCH, url],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANGS_S,
     )
     assert int(done.stdout) > 3, done.stderr

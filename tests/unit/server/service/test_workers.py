@@ -11,6 +11,7 @@ from server.service.access import Caller
 from server.service.calls import Role
 from server.service.statuses import ServiceUnavailable
 from server.service.workers import OPERATORS, RESTS, Workers
+from tests.waiting import WAIT_S
 
 COMPUTED_S = 0.02
 
@@ -64,7 +65,7 @@ def test_an_operators_thread_does_not_rest(monkeypatch) -> None:
 def test_who_waits_for_a_thread_is_told_that_the_service_stops() -> None:
     """And whoever comes later, by an error that travels; what runs is finished, and its caller gets the answer."""
     workers, caller, goes_on = Workers(), Caller("o", Role.OPERATOR), threading.Event()
-    all_run = threading.Barrier(OPERATORS + 1, timeout=20)
+    all_run = threading.Barrier(OPERATORS + 1, timeout=WAIT_S)
 
     def hold() -> bool:
         all_run.wait()
@@ -91,7 +92,7 @@ def test_who_waits_for_a_thread_is_told_that_the_service_stops() -> None:
 def test_a_caller_that_hung_up_is_not_told_anything() -> None:
     """Its task ends as cancelled, also when the service stops in the same moment."""
     workers, caller, goes_on = Workers(), Caller("o", Role.OPERATOR), threading.Event()
-    all_run = threading.Barrier(OPERATORS + 1, timeout=20)
+    all_run = threading.Barrier(OPERATORS + 1, timeout=WAIT_S)
 
     def hold() -> bool:
         all_run.wait()

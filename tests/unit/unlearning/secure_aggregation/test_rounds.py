@@ -57,7 +57,6 @@ def test_below_the_threshold_no_client_unmasks_and_the_server_cannot() -> None:
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(1800)
 def test_a_thousand_clients_on_the_graph_with_dropouts() -> None:
     """The sum is exact where each shares masks with 128 others only."""
     run = Round(1000)

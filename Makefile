@@ -10,7 +10,7 @@ PARALLEL ?= -n 2 --dist loadfile
 PARALLEL_SLOW ?= -n 4 --dist loadfile
 # Files with slow tests, the longest first, for the last one runs alone. Four at a time begin with one that computes and
 # three that wait much of their time. A folder beside them would undo the order. tests/unit/test_slow_tests.py misses none.
-LONGEST := $(patsubst %,tests/integration/%.py,$(addprefix test_,kills residue own_app session_processes local_deployment) \
+LONGEST := $(patsubst %,tests/integration/%.py,$(addprefix test_,session_processes residue local_deployment own_app) \
 	console/test_browser test_demo)
 naming = $(sort $(shell grep -lrE --include='test_*.py' '$1' tests))
 SLOWEST_FIRST = --no-loadscope-reorder $(LONGEST) \

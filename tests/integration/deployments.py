@@ -9,6 +9,7 @@ from typing import IO, Any
 from benchmarks.deployment import LocalDeployment, supernode
 from benchmarks.process_group import ProcessGroup
 from tests.integration.forked_programs import ForkedProgram, Order, start_forked
+from tests.waiting import HANGS_S
 from unlearning.runtime.durable_files import OTHERS
 
 SELDOM: Mapping[str, str] = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1.0"}
@@ -60,7 +61,7 @@ def kill_server_app(deployment: LocalDeployment) -> None:
     pid = deployment.server_app_pid()
     assert pid is not None, "no ServerApp runs"
     os.kill(pid, signal.SIGKILL)
-    deployment.wait_until(lambda: deployment.server_app_pid() != pid, 5.0, "the ServerApp is dead")
+    deployment.wait_until(lambda: deployment.server_app_pid() != pid, HANGS_S, "the ServerApp is dead")
 
 
 def living_pids(deployment: LocalDeployment) -> list[int]:

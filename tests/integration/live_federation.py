@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.deployment import LocalDeployment, supernode
+from server.federation.checkpoints import CheckpointStore
 from server.ledger import Event, Ledger, RoundRecord
 from server.operations.flower_control import ConfigValue, flower_environment
 from server.operations.starting import write_app
@@ -172,6 +173,12 @@ class LiveFederation:
     def completions(self, request: DeletionRequest) -> list[Event]:
         """The events by which the request was completed."""
         return [event for event in self.ledger.events.page(request.id) if event.to_status is Status.COMPLETED]
+
+    def num_exchanges(self) -> int:
+        """How many exchanges the method has behind it, by the newest checkpoint."""
+        state = CheckpointStore(self.deployment.layout.state_dir / "checkpoints").newest()
+        deletion = state.deletion if state is not None else None
+        return deletion.method_state.exchanges if deletion and deletion.method_state else 0
 
     def session_process(self, client: int) -> int:
         """The process that a client's session lives in."""

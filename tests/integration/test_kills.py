@@ -24,7 +24,7 @@ from tests.integration.live_federation import (
 from tests.waiting import HANGS_S
 from unlearning.requests import DeletionRequest, Exclusions, Status
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,6 @@ def check_went_on_undisturbed(live: LiveFederation) -> None:
     assert list(map(hashes, live.ledger.requests.select())) == list(map(hashes, live.replayed()))
 
 
-@pytest.mark.long
 def test_requests_survive_a_kill_of_the_deletion_service(live: LiveFederation) -> None:
     """Killed right after its answer: both requests are served, and asking again files nothing.
 
@@ -81,7 +80,6 @@ def test_requests_survive_a_kill_of_the_deletion_service(live: LiveFederation) -
     check_went_on_undisturbed(live)
 
 
-@pytest.mark.long
 def test_a_request_survives_a_kill_of_the_superlink(live: LiveFederation) -> None:
     """Killed while the requester unlearns: its answer arrives at the SuperLink that comes back.
 
@@ -102,6 +100,7 @@ def test_deletions_survive_a_kill_of_the_server_app(live: LiveFederation) -> Non
     """One is under way and one was not yet seen: the next ServerApp serves both.
 
     The forgotten client never trains afterwards, its SuperNode restarted too.
+    In the gate test_session_processes.py kills a ServerApp.
     """
     num_runs = len(live.deployment.control.runs())
     live.wait_for_message(1, TRAIN)

@@ -1,14 +1,20 @@
-"""The processes in which clients live through many rounds of a session: what is forgotten leaves them, and they die."""
+"""Processes that are killed or end while rounds go over sessions, a client's and the server's: nothing is lost.
+
+test_kills.py kills the server's over messages.
+"""
 
 import os
 import signal
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks.deployment import supernode
+from tests.federation import client
+from tests.integration.deployments import kill_server_app
 from tests.integration.live_federation import LiveFederation, live_federation
 from tests.programs import lives
 from tests.waiting import HANGS_S
@@ -18,6 +24,9 @@ from unlearning.tasks.task import Examples
 
 LONGEST_ROUND_S = 120.0
 """A minute until Flower gives a process up, half a one for a stream that may come back; and a loaded machine's time."""
+
+LONG_SOLVE = {"iterations": 100, "tolerance": 0.0, "trust_radius": 1e6, "precondition": False}
+"""Products for some seconds; the server can be killed among them."""
 
 FAKE_GPU = Path(__file__).parent / "fake_gpu"
 
@@ -109,3 +118,23 @@ def test_a_session_whose_process_is_killed_comes_back(live: LiveFederation) -> N
     after = [record for record in live.rounds() if record.round > before]
     assert all({"1", "2"} <= {*record.metrics["participants"]} for record in after)
     assert all(record.metrics["seconds"] < LONGEST_ROUND_S for record in after)
+
+
+def test_deletions_survive_a_kill_of_the_server_app(live: LiveFederation, source: Examples) -> None:
+    """One is under way and one was not yet seen: the next ServerApp carries out both, once; 3 trains no longer."""
+    live.wait_for_rounds(1)
+    under_way = live.service.submit(client("3"), method="newton-cg", parameters=LONG_SOLVE)
+    live.deployment.wait_until(lambda: live.num_exchanges() >= 5, HANGS_S, "the solve is under way")
+    pending = live.file(Target(Granularity.SAMPLE, "1", frozenset(source.ids[4:6].tolist())))
+    kill_server_app(live.deployment)
+    assert live.ledger.requests.get(under_way.id).status is Status.UNLEARNING
+    assert live.ledger.requests.get(pending.id).status is Status.RECEIVED
+    for request in (under_way, pending):
+        live.wait_until_reached(request, Status.COMPLETED)
+        assert len(live.completions(request)) == len(live.rounds_of(request, "unlearning")) == 1
+    assert [run.status for run in live.deployment.control.runs()] == ["running", "finished:failed"]
+    numbers = [record.round for record in live.ledger.rounds()]
+    # Each exchange of the solve has a number; none is missing, and none was begun again under another.
+    assert {later - earlier for earlier, later in pairwise(numbers)} == {1, 1 + LONG_SOLVE["iterations"]}
+    live.wait_for_rounds(1)
+    assert live.training_rounds()[-1].metrics["participants"] == ["0", "1", "2"]

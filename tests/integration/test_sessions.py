@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from benchmarks.deployment import supernode
-from server.federation.checkpoints import CheckpointStore
 from tests.federation import client
 from tests.integration.deployments import restart
 from tests.integration.live_federation import (
@@ -61,15 +60,6 @@ def requested(
     return live.ledger.requests.get(said.split()[0])
 
 
-def num_exchanges(live: LiveFederation) -> int:
-    """How many exchanges the method has behind it, by the newest checkpoint."""
-    state = CheckpointStore(live.deployment.layout.state_dir / "checkpoints").newest()
-    deletion = state.deletion if state is not None else None
-    return (
-        deletion.method_state.exchanges if deletion is not None and deletion.method_state is not None else 0
-    )
-
-
 def test_a_request_from_the_command_line_is_served_over_a_session(live: LiveFederation) -> None:
     """All exchanges, one message a client, and none of the messages that carry single exchanges."""
     request = requested(live, first_sample=0, method="newton-cg", iterations=4)
@@ -85,7 +75,7 @@ def test_a_request_from_the_command_line_is_served_over_a_session(live: LiveFede
 def test_a_client_killed_mid_solve_is_named_and_the_others_finish(live: LiveFederation) -> None:
     """The request is completed, and the report says whose curvature is missing from when on."""
     request = live.service.submit(client("2"), method="newton-cg", parameters=LONG_SOLVE)
-    live.deployment.wait_until(lambda: num_exchanges(live) >= 5, 300, "the solve is under way")
+    live.deployment.wait_until(lambda: live.num_exchanges() >= 5, HANGS_S, "the solve is under way")
     live.deployment.kill(supernode(0))
     live.wait_until_reached(request, Status.COMPLETED)
     live.deployment.start(supernode(0))

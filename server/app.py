@@ -45,7 +45,7 @@ from server.federation.training_account import (
     TrainingAccount,
     private_mean,
     private_settings,
-    refuse_without_privacy,
+    refuse_other_privacy,
 )
 from server.ledger import FEDERATION, Ledger, LedgerUnavailable
 from server.operations.logs import log_to_flower
@@ -200,27 +200,16 @@ def run_federation(
     scripted = parse_requests(settings.requests, settings.rounds)
     check_certificate_key(settings.certificate_key)
     with open_federation(grid, run, run_id=run_id) as context:
-        state = context.checkpoints.newest()
-        if state is None:
-            _log.info("A new federation in %s", context.state_dir)
-            state = _new_state(context)
-            _check_room(settings, context.state_dir, state.parameters.nbytes)
-        else:
-            _check_same_model(context.task, state.parameters, context.state_dir)
-            _log.info("Going on in %s from round %d (%s)", context.state_dir, state.round, state.phase)
-        refuse_without_privacy(settings, context.ledger)
-        start_sample_accounts(settings, context.ledger, context.writer, round_number=state.round)
-        if context.training_account is not None:
-            context.training_account.check(round_number=state.round, training_rounds=state.training_rounds)
-        now = SettingsSince.of(settings, run.written, state.round + 1)
-        states = [replace(state, settings=going_on(state.settings, now, state.prepared_since))]
-        del state  # its models would be held until the end
+        start_sample_accounts(settings, context.ledger, context.writer)
 
         def begin() -> FederationState:
-            if states:
-                return states.pop()
-            found = context.checkpoints.newest() or _new_state(context)
-            return replace(found, settings=going_on(found.settings, now, found.prepared_since))
+            found = context.checkpoints.newest()
+            if found is None:
+                _log.info("A new federation in %s", context.state_dir)
+                found = FederationState(parameters=initial_parameters(context.task, settings.seed))
+            else:
+                _log.info("Going on in %s from round %d (%s)", context.state_dir, found.round, found.phase)
+            return replace(found, settings=_settings_of_rounds(run, found))
 
         write_atomically(context.state_dir / SETTINGS_FILE, json.dumps(dict(run.written), indent=1).encode())
         loop = LiveLoop(context, scripted, every_round_counts=every_round_counts)
@@ -238,8 +227,37 @@ def _is_outage(error: BaseException) -> bool:
     return isinstance(error, LedgerUnavailable) or is_disk_outage(error)
 
 
-def _new_state(context: FederationContext) -> FederationState:
-    return FederationState(parameters=initial_parameters(context.task, context.settings.seed))
+def _settings_of_rounds(run: AppRun, state: FederationState) -> tuple[SettingsSince, ...]:
+    now = SettingsSince.of(run.settings, run.written, state.round + 1)
+    return going_on(state.settings, now, state.prepared_since)
+
+
+def _check_start(
+    run: AppRun,
+    task: Task,
+    ledger: Ledger,
+    checkpoints: CheckpointStore,
+    account: TrainingAccount | None,
+    state_dir: Path,
+) -> None:
+    """Refuse a run that cannot go on from the newest checkpoint, or has no room for its first.
+
+    Raises:
+        ConfigurationError: it is of another federation or model; the model has no room; a setting was changed on which
+            what is kept for methods depends; rounds had noise and these would not, or the other way round; the privacy
+            budget does not suffice.
+    """
+    settings = run.settings
+    _check_same_name(settings.federation, ledger, state_dir)
+    state = checkpoints.newest()
+    if state is None:
+        _check_room(settings, state_dir, size_of_vector(structure(task)) * task.dtype.itemsize)
+    else:
+        _check_same_model(task, state.parameters, state_dir)
+        _settings_of_rounds(run, state)
+    refuse_other_privacy(settings, ledger, round_number=state.round if state else 0)
+    if account is not None:
+        account.check(state.training_rounds if state else 0)
 
 
 def _check_same_model(task: Task, parameters: Vector, state_dir: Path) -> None:
@@ -307,22 +325,23 @@ def open_federation(grid: Grid, run: AppRun, *, run_id: int) -> Iterator[Federat
             wire_dtype=settings.rounded_to,
         )
     try:
-        # Before the fence, which ends the other's run.
-        _check_same_name(settings.federation, ledger, state_dir)
         preparations = Preparations(directory=state_dir / KEPT, prepared=settings.preparations())
         plan = RoundPlan(subject_keys=keys, rules=preparations)
         roster, mean = Roster(timeout_s=settings.round_timeout_s), private_mean(settings, state_dir)
         fedavg = FedAvg(run.task, settings, roster, plan, run.aggregation, mean)
         task = fedavg.task
+        checkpoints = CheckpointStore(state_dir / CHECKPOINTS, keep=settings.checkpoints_kept)
+        account = None
+        if mean is not None:
+            account = TrainingAccount(settings=settings, mean=mean, ledger=ledger)
+        # Before the fence, which ends the run that works.
+        _check_start(run, task, ledger, checkpoints, account, state_dir)
         token = ledger.acquire_fence(f"{gethostname()}:{os.getpid()} run {run_id}", now=_now())
         writer = ledger.live(token, _now)
         erase_unfinished(state_dir)
         asked = AskedRound(state_dir / ASKED_ROUND)
         clients = Clients(grid=sessions or grid, fedavg=fedavg, ledger=ledger, writer=writer, asked=asked)
         test_set = ServerTestSet(task, run.test, settings)
-        account = None
-        if mean is not None:
-            account = TrainingAccount(settings=settings, mean=mean, ledger=ledger, writer=writer)
         yield FederationContext(
             settings=settings,
             task=task,
@@ -332,7 +351,7 @@ def open_federation(grid: Grid, run: AppRun, *, run_id: int) -> Iterator[Federat
             writer=writer,
             clients=clients,
             test_set=test_set,
-            checkpoints=CheckpointStore(state_dir / CHECKPOINTS, keep=settings.checkpoints_kept),
+            checkpoints=checkpoints,
             preparations=preparations,
             records=RoundLog(clients=clients, test_set=test_set, evaluate_every=settings.evaluate_every),
             training_account=account,

@@ -129,7 +129,7 @@ class LiveLoop:
         writer.check_fence()
         if step.release:
             assert context.training_account is not None, "training is private"
-            context.training_account.count(step.release)
+            context.training_account.count(writer, step.release)
         for note in step.notes:
             writer.note(note.request_id, note.kind, note.detail)
         if step.round is not None:
@@ -267,7 +267,7 @@ class LiveLoop:
         self._own_runs.announce(context.ledger, context.writer)
         announce_account(context, state)
         if context.training_account is not None:
-            context.training_account.announce(state.exclusions.num_clients)
+            context.training_account.announce(context.writer, state.exclusions.num_clients)
 
     def _profile(self, state: FederationState) -> FederationProfile:
         known = self._context

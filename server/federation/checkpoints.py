@@ -54,6 +54,8 @@ class CheckpointStore:
         for entry in entries:
             try:
                 return self._read(entry)
+            except FileNotFoundError:  # the run that goes on has written another, and erased this one
+                return self.newest()
             except CheckpointError as exc:
                 _log.error("%s: %s", entry.path, exc)
             except VersionMismatch as exc:

@@ -16,7 +16,7 @@ from strategies.exchange import read_each
 from strategies.messages import SAMPLE_ACCOUNT, Json
 from strategies.settings.run_config import RunSettings
 from unlearning.certified.private_training import SampleAccount
-from unlearning.errors import ConfigurationError, MethodFailed, UpdateRefused
+from unlearning.errors import MethodFailed, UpdateRefused
 from unlearning.requests import Target
 from unlearning.runtime.json_codec import from_plain, to_plain
 
@@ -31,24 +31,11 @@ _ASSUMED = (
 )
 
 
-def start_sample_accounts(
-    settings: RunSettings, ledger: Ledger, writer: LedgerWriter, *, round_number: int
-) -> None:
-    """Write the limit of what a deletion may state into the ledger's facts, where sites train with such privacy.
-
-    Raises:
-        ConfigurationError: rounds were trained without noise.
-    """
+def start_sample_accounts(settings: RunSettings, ledger: Ledger, writer: LedgerWriter) -> None:
+    """Write the limit of what a deletion may state into the ledger's facts, where sites train with such privacy."""
     if not settings.hides_samples:
         return
     known = SamplePrivacy.of(ledger.facts())
-    if known is None and round_number:
-        raise ConfigurationError(
-            [
-                f"privacy: {round_number} round(s) were done without noise, and no later one can cover them. Name "
-                "another state-dir, whose training begins with privacy."
-            ]
-        )
     limit = settings.privacy_deletion_epsilon
     now = SamplePrivacy(limit=limit) if known is None else replace(known, limit=limit)
     writer.set_facts({SAMPLE_PRIVACY: to_plain(now)})

@@ -103,21 +103,27 @@ def private_mean(settings: RunSettings, state_dir: Path) -> PrivateMean | None:
     )
 
 
-def refuse_without_privacy(settings: RunSettings, ledger: Ledger) -> None:
-    """Refuse to go on without the noise that rounds have had.
+def refuse_other_privacy(settings: RunSettings, ledger: Ledger, *, round_number: int) -> None:
+    """Refuse to go on after `round_number` rounds without the noise that these had, or with noise that these lack.
 
     Raises:
-        ConfigurationError: they had noise of a kind that the settings do not ask for.
+        ConfigurationError: the settings ask for another kind of noise.
     """
     facts = ledger.facts()
     for kind, fact in (("client", PRIVATE_TRAINING), ("samples", SAMPLE_PRIVACY)):
+        wrong = ""
         if fact in facts and settings.privacy != kind:
-            raise ConfigurationError(
-                [
-                    "privacy: this federation has trained with it, and rounds without would undo what it promises. Set "
-                    f'"{kind}" again, or name another state-dir.'
-                ]
+            wrong = (
+                "privacy: this federation has trained with it, and rounds without would undo what it promises. Set "
+                f'"{kind}" again, or name another state-dir.'
             )
+        if fact not in facts and settings.privacy == kind and round_number:
+            wrong = (
+                f"privacy: {round_number} round(s) were done without noise, and no later one can cover them. Name "
+                "another state-dir, whose training begins with privacy."
+            )
+        if wrong:
+            raise ConfigurationError([wrong])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +133,6 @@ class TrainingAccount:
     settings: RunSettings
     mean: PrivateMean
     ledger: Ledger
-    writer: LedgerWriter
 
     @property
     def now(self) -> TrainingPrivacy:
@@ -148,17 +153,17 @@ class TrainingAccount:
             return (*others, replace(last, count=last.count + 1))
         return (*others, last, self._rounds(1))
 
-    def count(self, release: str) -> None:
+    def count(self, writer: LedgerWriter, release: str) -> None:
         """Count a model, by its hash, unless it is the one that was counted last."""
         before = self.now
         if release != before.newest:
-            self._write(replace(before, rounds=self.one_more(before), newest=release))
+            self._write(writer, replace(before, rounds=self.one_more(before), newest=release))
 
-    def announce(self, left: int) -> None:
+    def announce(self, writer: LedgerWriter, left: int) -> None:
         """Tell admission how many clients have left."""
         before = self.now
         if left != before.left or PRIVATE_TRAINING not in self.ledger.facts():
-            self._write(replace(before, left=left))
+            self._write(writer, replace(before, left=left))
 
     @property
     def is_spent(self) -> bool:
@@ -182,20 +187,13 @@ class TrainingAccount:
                 code="budget-spent",
             )
 
-    def check(self, *, round_number: int, training_rounds: int) -> None:
+    def check(self, training_rounds: int) -> None:
         """Refuse what cannot be kept before anything runs; with `warn` a budget that will be exceeded is logged.
 
         Raises:
-            ConfigurationError: rounds were trained without noise, or the budget does not suffice for those to come.
+            ConfigurationError: the budget does not suffice for the rounds after these.
         """
         settings, before = self.settings, self.now
-        if round_number and PRIVATE_TRAINING not in self.ledger.facts():
-            raise ConfigurationError(
-                [
-                    f"privacy: {round_number} round(s) were done without noise, and no later one can cover them. Name "
-                    "another state-dir, whose training begins with privacy."
-                ]
-            )
         planned, budget = max(0, settings.rounds - training_rounds), settings.privacy_epsilon
         if not (planned and budget):
             return
@@ -248,11 +246,11 @@ class TrainingAccount:
             noise_multiplier=self.mean.noise_multiplier, sampling=self.mean.sampling, count=count
         )
 
-    def _write(self, account: TrainingPrivacy) -> None:
+    def _write(self, writer: LedgerWriter, account: TrainingPrivacy) -> None:
         account = self._with_figures(account)
         if account.budget and (account.epsilon or 0) > account.budget:
             _log.warning("The privacy budget is exceeded: %s", account.text)
-        self.writer.set_facts({PRIVATE_TRAINING: to_plain(account)})
+        writer.set_facts({PRIVATE_TRAINING: to_plain(account)})
         _log.info("Privacy: %s", account.text)
 
     def _with_figures(self, account: TrainingPrivacy) -> TrainingPrivacy:

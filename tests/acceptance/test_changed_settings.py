@@ -219,14 +219,48 @@ def test_a_certificate_of_noise_speaks_of_all_rounds(federation):
     assert "There is no L2 term" in one.report(done.id)["unlearning"]["findings"]["noise"]
 
 
-def test_another_federation_does_not_go_on_with_this_ones_state(federation):
-    """Two files that name one directory: the second run is refused before it ends the first's by its fence."""
-    one = federation(**{**ONE, "num_clients": 2})
+NOISE = {"privacy_noise_multiplier": 4.0, "privacy_clip_norm": 1.0}
+
+
+def check_takes_no_fence(one: InProcessFederation, named: str, **changes: Any) -> None:
+    """With these changes a run is refused by the setting that is named, and the run that goes on does so."""
+
+    def fence() -> int:
+        with one.ledger.database.reading() as connection:
+            return connection.scalar(sa.select(schema.fence.c.token))
+
+    before, token = dict(one.run_config), fence()
+    with refuses(named):
+        restarted(one, **changes).run(rounds=2)
+    assert fence() == token
+    one.run_config = before
+
+
+@pytest.mark.parametrize(
+    ("named", "changes"),
+    [
+        ("state-dir", {"federation": "lungs"}),
+        ("state-dir", {"model": "mlp"}),
+        ("state-dir", {"dtype": "float64"}),
+        ("seed", {"seed": 9}),
+        ("privacy", {"privacy": "client", **NOISE, "prepare": ""}),
+        ("privacy", {"privacy": "samples", **NOISE, "prepare": ""}),
+    ],
+    ids=str,
+)
+def test_a_run_that_cannot_go_on_does_not_end_the_one_that_does(federation, named, changes):
+    """Submitted by hand with a mistake in it, or of a file that names another's directory."""
+    one = federation(**{**ONE, "num_clients": 2}, prepare="federaser")
     one.run(rounds=1)
-    with one.ledger.database.reading() as connection:
-        token = connection.scalar(sa.select(schema.fence.c.token))
-    with refuses("state-dir"):
-        restarted(one, federation="lungs").run(rounds=2)
-    with one.ledger.database.reading() as connection:
-        assert connection.scalar(sa.select(schema.fence.c.token)) == token
-    assert restarted(one, federation="main").run(rounds=2).round == 2
+    check_takes_no_fence(one, named, **changes)
+    assert restarted(one).run(rounds=2).round == 2
+
+
+def test_a_run_without_noise_or_budget_does_not_end_the_one_that_has_it(federation):
+    """Of a federation with privacy; with the budget that it had it goes on."""
+    private = {"privacy": "client", "privacy_epsilon": 50.0, "privacy_at_budget": "stop"}
+    one = federation(**{**ONE, "num_clients": 2}, **NOISE, **private)
+    one.run(rounds=1)
+    check_takes_no_fence(one, "privacy", privacy="none")
+    check_takes_no_fence(one, "privacy-epsilon", privacy_epsilon=1e-3)
+    assert restarted(one).run(rounds=2).round == 2

@@ -73,7 +73,7 @@ from strategies.sessions.session_grid import SessionGrid
 from strategies.settings.run_config import RunSettings
 from strategies.settings.task_source import LoadTest, MakeTask, TaskSource
 from unlearning.certified.secret_noise import noise_secret
-from unlearning.errors import AppError, ConfigurationError, Fenced, TrainingFailed
+from unlearning.errors import AppError, ConfigurationError, Fenced, SessionError, TrainingFailed
 from unlearning.methods.costs import training_flops
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.methods.method import Need
@@ -173,7 +173,7 @@ def make_server_app(
         try:
             run = AppRun.of(context.run_config, source, load_test or (lambda _: None), strategy)
             run_federation(grid, run, run_id=context.run_id)
-        except (ConfigurationError, AppError, TrainingFailed) as exc:
+        except (ConfigurationError, AppError, SessionError, TrainingFailed) as exc:
             _log.error("%s", exc)
             raise
 
@@ -194,6 +194,7 @@ def run_federation(
         TrainingFailed: every client failed in a training round, and every round counts; or none has ever trained.
         ConfigurationError: the scripted requests are malformed, the certificate key cannot sign, the checkpoint is of
             another model, a new model has no room, or a setting was changed on which what is kept for methods depends.
+        SessionError: the address for sessions is none of this machine's.
         Fenced: a newer server process has taken over.
     """
     settings = run.settings
@@ -335,6 +336,8 @@ def open_federation(grid: Grid, run: AppRun, *, run_id: int) -> Iterator[Federat
         if mean is not None:
             account = TrainingAccount(settings=settings, mean=mean, ledger=ledger)
         # Before the fence, which ends the run that works.
+        if endpoint is not None:
+            endpoint.check()
         _check_start(run, task, ledger, checkpoints, account, state_dir)
         token = ledger.acquire_fence(f"{gethostname()}:{os.getpid()} run {run_id}", now=_now())
         writer = ledger.live(token, _now)

@@ -113,13 +113,7 @@ class Endpoint:
         server = grpc.server(threads, options=(*_SERVER_OPTIONS, connections))
         started, said = time.monotonic(), False
         while not self._bind(server):
-            why = bind_error(self.bind)
-            if why is not None and why.errno != errno.EADDRINUSE:
-                raise SessionError(
-                    f"Cannot listen for sessions at {self.bind}: {why.strerror}. Set session-bind to an address and "
-                    "port of this machine.",
-                    code="bad-address",
-                )
+            self.check()
             if time.monotonic() - started >= wait_s:
                 raise SessionError(
                     f"Cannot listen for sessions at {self.bind}. Does another server process still hold the port?",
@@ -134,6 +128,20 @@ class Endpoint:
                 said = True
             time.sleep(_PAUSE_S)
         return server
+
+    def check(self) -> None:
+        """Refuse an address that is none of this machine's.
+
+        Raises:
+            SessionError: says why no server can listen there.
+        """
+        why = bind_error(self.bind)
+        if why is not None and why.errno != errno.EADDRINUSE:
+            raise SessionError(
+                f"Cannot listen for sessions at {self.bind}: {why.strerror}. Set session-bind to an address and "
+                "port of this machine.",
+                code="bad-address",
+            )
 
     def _bind(self, server: grpc.Server) -> bool:
         """Let `server` have the address; return whether it could."""

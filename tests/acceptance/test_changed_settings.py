@@ -1,7 +1,9 @@
 """A federation that goes on with other settings: rounds keep what they had, or the run says what to set."""
 
+import errno
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from functools import cache
 from typing import Any
@@ -13,11 +15,13 @@ import sqlalchemy as sa
 from server.federation.earlier_settings import SettingsSince, going_on
 from server.ledger import schema
 from server.state_directory.files import SETTINGS_FILE
+from strategies.sessions import endpoint
 from strategies.settings.groups import TrainingSchedule
 from strategies.settings.run_config import FIELDS, RunSettings
 from tests.cases import LONG
 from tests.federation import SMALL, InProcessFederation, client
-from tests.raising import refuses
+from tests.raising import raises, refuses
+from unlearning.errors import SessionError
 from unlearning.methods.registry import METHODS
 from unlearning.tasks.settings import TaskSettings
 
@@ -222,15 +226,17 @@ def test_a_certificate_of_noise_speaks_of_all_rounds(federation):
 NOISE = {"privacy_noise_multiplier": 4.0, "privacy_clip_norm": 1.0}
 
 
-def check_takes_no_fence(one: InProcessFederation, named: str, **changes: Any) -> None:
-    """With these changes a run is refused by the setting that is named, and the run that goes on does so."""
+def check_takes_no_fence(
+    one: InProcessFederation, refusing: AbstractContextManager[object], **changes: Any
+) -> None:
+    """With these changes a run is refused, and the run that goes on does so."""
 
     def fence() -> int:
         with one.ledger.database.reading() as connection:
             return connection.scalar(sa.select(schema.fence.c.token))
 
     before, token = dict(one.run_config), fence()
-    with refuses(named):
+    with refusing:
         restarted(one, **changes).run(rounds=2)
     assert fence() == token
     one.run_config = before
@@ -252,7 +258,7 @@ def test_a_run_that_cannot_go_on_does_not_end_the_one_that_does(federation, name
     """Submitted by hand with a mistake in it, or of a file that names another's directory."""
     one = federation(**{**ONE, "num_clients": 2}, prepare="federaser")
     one.run(rounds=1)
-    check_takes_no_fence(one, named, **changes)
+    check_takes_no_fence(one, refuses(named), **changes)
     assert restarted(one).run(rounds=2).round == 2
 
 
@@ -261,6 +267,16 @@ def test_a_run_without_noise_or_budget_does_not_end_the_one_that_has_it(federati
     private = {"privacy": "client", "privacy_epsilon": 50.0, "privacy_at_budget": "stop"}
     one = federation(**{**ONE, "num_clients": 2}, **NOISE, **private)
     one.run(rounds=1)
-    check_takes_no_fence(one, "privacy", privacy="none")
-    check_takes_no_fence(one, "privacy-epsilon", privacy_epsilon=1e-3)
+    check_takes_no_fence(one, refuses("privacy"), privacy="none")
+    check_takes_no_fence(one, refuses("privacy-epsilon"), privacy_epsilon=1e-3)
     assert restarted(one).run(rounds=2).round == 2
+
+
+def test_sessions_at_an_address_of_another_machine_do_not_end_the_run_that_works(federation, monkeypatch):
+    """As where `session-address` is what a router gives on, and `session-bind` is not set."""
+    one = federation(**{**ONE, "num_clients": 2})
+    one.run(rounds=1)
+    elsewhere = OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+    monkeypatch.setattr(endpoint, "bind_error", lambda _: elsewhere)
+    refusing = raises(SessionError, "bad-address")
+    check_takes_no_fence(one, refusing, transport="session", session_address="127.0.0.1:9")

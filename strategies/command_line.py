@@ -57,6 +57,18 @@ class Printing(TyperCommand):
         super().__init__(*names, **given)
         self.params.append(_flag("--json", "Print JSON, for scripts.", _note_json))
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it; not where an option is given and empty, as of a variable that is not set: it would count as left out.
+
+        Raises:
+            click.BadParameter: names the option.
+        """
+        for one in self.params:
+            is_given = ctx.get_parameter_source(one.name or "") is click.core.ParameterSource.COMMANDLINE
+            if is_given and not one.default and ctx.params.get(one.name or "") == "":
+                raise click.BadParameter("It is empty. Give a value, or leave it out.", ctx, one)
+        return super().invoke(ctx)
+
 
 def run_program(app: typer.Typer) -> None:
     """Run the command of the arguments; an error that is a fault of the program is one message, too."""

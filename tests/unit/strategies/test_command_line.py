@@ -86,6 +86,24 @@ def test_only_commands_that_print_no_data_lack_json() -> None:
     assert set(without) == {"console", "serve", "supervise", "demo", "setup", "node", "plant"}
 
 
+def test_an_option_that_is_given_and_empty_is_not_the_same_as_left_out() -> None:
+    """Of every command: as `--hold "$REASON"` of a script in which the variable is not set."""
+    groups = [typer.main.get_group(program) for program in (server, site, peer)]
+    tried = []
+    for command in (one for group in groups for one in _commands(group) if isinstance(one, Printing)):
+        options = [one for one in command.params if isinstance(one, click.Option)]
+        for one in command.params:
+            one.required = False
+        for option in options:
+            if option.type.name in ("text", "path") and not (option.default or option.multiple):
+                with pytest.raises(click.BadParameter, match="It is empty"):
+                    command.invoke(command.make_context("x", [option.opts[0], ""]))
+                tried.append(option.opts[0])
+    assert {"--hold", "--received-on", "--key", "--client", "--kept", "--from-outside", "--ledger"} <= {
+        *tried
+    }
+
+
 def test_names_in_a_table_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are neither markup nor the names of pictures, in the title as little as in a cell."""
     monkeypatch.setattr("strategies.command_line._is_terminal", lambda: True)

@@ -33,7 +33,7 @@ def bench_command(
         str, typer.Option(envvar="FLOWER_UNLEARNING_DATA", help="Where the data set's files are.")
     ] = "",
     jobs: Annotated[int, typer.Option(min=1, help="Parts that run at once, each in its own process.")] = 1,
-    seed: Annotated[list[int] | None, typer.Option(help="Only these seeds.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(min=0, max=2**31 - 1, help="Only these seeds.")] = None,
     num_oracles: Annotated[
         int,
         typer.Option(
@@ -69,7 +69,7 @@ def bench_command(
     if num_oracles:
         chosen = chosen.of_number(num_oracles)
     if seed:
-        chosen = chosen.model_copy(update={"seeds": tuple(seed)})
+        chosen = chosen.model_copy(update={"seeds": tuple(dict.fromkeys(seed))})
     if app:
         check_seeds(chosen.seeds)
 

@@ -43,7 +43,7 @@ from strategies.settings.task_source import TaskSource
 from unlearning.errors import ConfigurationError, RequestError
 from unlearning.methods.eligibility import FederationProfile, check_eligible
 from unlearning.methods.registry import check_supports, method_named, preparations, validated_parameters
-from unlearning.requests import Target
+from unlearning.requests import Granularity, Target
 
 
 def _contender(value: Any) -> Any:
@@ -148,6 +148,9 @@ class Experiment(Strict):
         yield from _twice("methods", [contender.name for contender in self.methods])
         yield from _twice("settings", [setting.name for setting in self.settings])
         yield from _twice("cases", [case.name for case in self.cases])
+        yield from _twice("columns", self.columns, "name it once")
+        yield from _twice("seeds", list(map(str, self.seeds)), "name it once")
+        yield from (f"seeds: from 0 to {2**31 - 1}, not {one}." for one in self.seeds if not 0 <= one < 2**31)
         yield from self._problems_of_shared_clients()
         yield from (of_methods := list(self._problems_of_methods()))
         for setting in self.settings:
@@ -156,6 +159,7 @@ class Experiment(Strict):
             if not of_methods and not of_setting:
                 yield from self._refusals(setting, where)
         for case in self.cases:
+            yield from _twice(f"cases, {case.name}", case.clients, "name it once")
             if (case.class_label is None) == (not case.clients):
                 yield f"cases, {case.name}: give either clients or a class."
             if case.mixed is not None and (case.class_label is not None or case.share < 1):
@@ -225,6 +229,11 @@ class Experiment(Strict):
             yield f"{where}: an own app's data stays as it is: leave out backdoor, noise, oracles and shadows."
         known = set(map(str, range(run.num_clients)))
         named = {client for case in self.cases for client in case.clients}
+        yield from (
+            f"{where}: {case.name} forgets every client, and none is left to train."
+            for case in self.cases
+            if case.granularity is Granularity.CLIENT and known <= {*case.clients}
+        )
         planting = [item.client for item in (setting.backdoor, setting.noise) if item is not None]
         if len(set(planting)) < len(planting):
             yield f"{where}: client {planting[0]} plants both a backdoor and noise; give them to two clients."
@@ -313,9 +322,9 @@ def found(name_or_path: str) -> Experiment:
     )
 
 
-def _twice(where: str, names: Sequence[str]) -> Iterable[str]:
+def _twice(where: str, names: Sequence[str], advice: str = "give each a name of its own") -> Iterable[str]:
     yield from (
-        f"{where}: {name or 'one without a name'} is there twice; give each a name of its own."
+        f"{where}: {name or 'one without a name'} is there twice; {advice}."
         for name in sorted(set(names))
         if names.count(name) > 1
     )

@@ -26,9 +26,21 @@ def read_values(path: Path, size: str) -> Any:
     """Return what a file says, in one of its sizes where it has several.
 
     Raises:
-        ConfigurationError: it cannot be read, or has no such size.
+        ConfigurationError: it cannot be read, has no such size, or not the form of an experiment.
     """
-    return _in_size(_parse(path), path, size)
+    value = _parse(path)
+    if not isinstance(value, dict):
+        raise ConfigurationError(
+            [f"{path} is no experiment: it names none of name, run, cases, methods, seeds."]
+        )
+    try:
+        return _in_size(value, path, size)
+    except (AttributeError, KeyError, TypeError, ValueError) as exc:
+        raise ConfigurationError(
+            [
+                f"{path}: run and each of sizes have names and values, settings and published lists of these ({exc})."
+            ]
+        ) from exc
 
 
 def _parse(path: Path) -> Any:
@@ -45,9 +57,7 @@ def _sizes(value: Any) -> list[str]:
     return [*sizes] if isinstance(sizes, dict) and sizes else [""]
 
 
-def _in_size(value: Any, path: Path, size: str) -> Any:
-    if not isinstance(value, dict):
-        return value  # what it lacks is said by the model
+def _in_size(value: dict[str, Any], path: Path, size: str) -> Any:
     if size not in _sizes(value):
         raise ConfigurationError(
             [f"{path} has the sizes {', '.join(_sizes(value))}: name one, as in {path}:{_sizes(value)[0]}."]

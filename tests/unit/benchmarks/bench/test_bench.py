@@ -73,6 +73,13 @@ def test_every_shipped_experiment_is_in_order(name):
     ("text", "old", "new", "message"),
     [
         (TINY, "seeds: [0]", "seeds: []", "seeds"),
+        (TINY, "seeds: [0]", "seeds: [0, 0]", "seeds: 0 is there twice"),
+        (TINY, "seeds: [0]", "seeds: [-1]", "from 0 to 2147483647, not -1"),
+        (TINY, 'clients: ["0"]', 'clients: ["0", "0"]', "one client: 0 is there twice"),
+        (TINY, 'clients: ["0"]', 'clients: ["0", "1", "2"]', "none is left to train"),
+        (TINY, "seeds: [0]", "seeds: [0]\ncolumns: [test, test]", "test is there twice"),
+        (TINY, "run: {", "run: 3\nother: {", "run and each of sizes have names and values"),
+        (TINY, TINY, "- pga", "is no experiment"),
         (TINY, "natural", "amnesia", "Unknown method 'amnesia'"),
         (TINY, "prepare: federaser", "prepare: ''", "it needs prepare"),
         (TINY, 'clients: ["0"]', 'clients: ["7"]', "there is no client 7"),

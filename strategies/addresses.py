@@ -1,6 +1,7 @@
 """Hosts and addresses as people give them: what is none is refused where it is given, not where it is used."""
 
 import re
+import socket
 from contextlib import suppress
 from ipaddress import IPv6Address, ip_address
 
@@ -37,3 +38,23 @@ def is_address(text: str) -> bool:
         host_part(host)
         return port.isdecimal() and 0 < int(port) < 2**16 and (":" not in host or host.startswith("["))
     return False
+
+
+def listening_place(setting: str, address: str) -> tuple[str, int, socket.AddressFamily]:
+    """Return host, port (0 for a free one) and family of the address HOST:PORT at which a server is to listen.
+
+    Raises:
+        ConfigurationError: `setting` is no such address.
+    """
+    host, _, port = address.rpartition(":")
+    if not is_address(f"{host}:1" if port == "0" else address):
+        raise ConfigurationError(
+            [f"{setting}: {address!r} is not of the form HOST:PORT, or [HOST]:PORT for IPv6."]
+        )
+    return host.strip("[]"), int(port), socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def address_of(listening: socket.socket) -> str:
+    """Return where a socket listens: HOST:PORT, an IPv6 address in brackets."""
+    host, port = listening.getsockname()[:2]
+    return f"{host_part(host)}:{port}"

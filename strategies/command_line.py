@@ -65,7 +65,7 @@ class Printing(TyperCommand):
         """
         for one in self.params:
             is_given = ctx.get_parameter_source(one.name or "") is click.core.ParameterSource.COMMANDLINE
-            if is_given and not one.default and ctx.params.get(one.name or "") == "":
+            if is_given and one.default == ctx.params.get(one.name or "") == "":
                 raise click.BadParameter("It is empty. Give a value, or leave it out.", ctx, one)
         return super().invoke(ctx)
 

@@ -9,7 +9,6 @@ loopback, or behind a proxy (docs/how-to-watch-with-metrics.md).
 
 import json
 import math
-import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
@@ -35,6 +34,7 @@ from server.ledger import (
 )
 from server.ledger.records import RECHECK, RECHECKED
 from server.service.call_metrics import PREFIX
+from strategies.addresses import address_of, listening_place
 from unlearning.errors import ConfigurationError
 from unlearning.requests import OPEN_STATUSES, Outcome, Status
 
@@ -232,8 +232,7 @@ class MetricsServer:
     @property
     def address(self) -> str:
         """Where it listens, HOST:PORT."""
-        host, port = self.server.socket.getsockname()[:2]
-        return f"{host}:{port}"
+        return address_of(self.server.socket)
 
     def stop(self) -> None:
         """Stop listening; returns when that is so."""
@@ -254,17 +253,14 @@ def serve_metrics(ledger: Ledger, address: str, *others: Collector) -> MetricsSe
     Raises:
         ConfigurationError: the address cannot be used.
     """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise ConfigurationError([f"metrics: {address!r} is not of the form HOST:PORT."])
-    host = host.strip("[]")
+    host, port, family = listening_place("metrics", address)
 
     class Server(ThreadingWSGIServer):
-        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        address_family = family
 
     try:
-        server = make_server(host, int(port), _application(ledger, others), Server, _Handler)
-    except (OSError, OverflowError) as exc:
+        server = make_server(host, port, _application(ledger, others), Server, _Handler)
+    except OSError as exc:
         raise ConfigurationError([f"metrics: cannot listen at {address}: {exc}."]) from exc
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return MetricsServer(server)

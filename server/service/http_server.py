@@ -24,6 +24,7 @@ from server.service.sandbox import Sandbox
 from server.service.tokens import Tokens
 from server.service.workers import event_loop
 from server.state_directory.files import CALLBACKS, TOKEN_USES
+from strategies.addresses import address_of, listening_place
 from strategies.tls_files import TlsFiles, is_loopback
 from unlearning.errors import ConfigurationError
 
@@ -69,8 +70,7 @@ class HttpServer:
         except OSError as exc:  # ssl.SSLError is one
             listener.close()
             raise ConfigurationError([f"http: --tls-cert and --tls-key cannot be used: {exc}."]) from exc
-        host, port = listener.getsockname()[:2]
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.address = address_of(listener)
         self.url = f"{'https' if files else 'http'}://{self.address}"
         if self.callbacks is not None:
             self.callbacks.start()
@@ -118,14 +118,10 @@ def serve_http(core: Core, options: HttpOptions, state_dir: Path, tls: TlsFiles 
 
 def _listener(address: str) -> socket.socket:
     """Return a socket that listens: no second service can take the port, and no early caller is refused."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise ConfigurationError([f"http: {address!r} is not of the form HOST:PORT."])
-    host = host.strip("[]")
+    host, port, family = listening_place("http", address)
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, int(port)), family=family)
-    except (OSError, OverflowError) as exc:
+        return socket.create_server((host, port), family=family)
+    except OSError as exc:
         raise ConfigurationError([f"http: cannot listen at {address}: {exc}."]) from exc
 
 

@@ -1,8 +1,11 @@
 """Hosts and addresses as people give them."""
 
+import socket
+
 import pytest
 
-from strategies.addresses import host_part, is_address
+from strategies.addresses import address_of, host_part, is_address, listening_place
+from tests.raising import refuses
 from unlearning.errors import ConfigurationError
 
 
@@ -55,3 +58,26 @@ def test_a_port_is_a_number_of_one(port):
     """At which others can connect."""
     assert not is_address(f"localhost:{port}")
     assert not is_address("2001:db8::7:9100")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_a_server_says_its_address_as_a_url_has_it(host):
+    """Port 0 takes a free one."""
+    place, port, family = listening_place("metrics", f"{host}:0")
+    try:
+        listening = socket.create_server((place, port), family=family)
+    except OSError:
+        pytest.skip(f"{host} is no address of this machine")
+    with listening:
+        said = address_of(listening)
+    assert said.startswith(f"{host}:")
+    assert is_address(said)
+
+
+@pytest.mark.parametrize(
+    "address", ["", "9106", ":9106", "https://0.0.0.0:9106", "::1:9106", "a:x", "a:65536"]
+)
+def test_a_place_where_no_server_can_listen_is_refused(address):
+    """By the setting that has it."""
+    with refuses("metrics"):
+        listening_place("metrics", address)

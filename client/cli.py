@@ -10,7 +10,7 @@ import typer
 
 from client.commands import StateDir, noise_app
 from client.memory import DirectoryMemory, newest_values
-from strategies.command_line import Printing, Program, run_program, say, show_lines
+from strategies.command_line import Command, Printing, Program, run_program, say, show_lines
 from strategies.installation import CONFIG_DIR, STATE_ROOT, UNITS_DIR, Host
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import Particulars
@@ -129,7 +129,7 @@ def status(state_dir: StateDir) -> None:
     )
 
 
-@app.command(rich_help_panel=HOST)
+@app.command(cls=Command, rich_help_panel=HOST)
 def setup(
     name: Annotated[str, typer.Argument(help="This client's id, as the server's operator will register it.")],
     server: Annotated[str, typer.Argument(help="The server's name, as in its certificate.")],

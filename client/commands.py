@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from client.memory import PLANTED, site_directory
-from strategies.command_line import Printing, say, show_table
+from strategies.command_line import Command, Printing, say, show_table
 from unlearning.errors import InvalidRequest
 
 noise_app = typer.Typer(
@@ -27,7 +27,7 @@ StateDir = Annotated[
 ]
 
 
-@noise_app.command()
+@noise_app.command(cls=Command)
 def plant(
     state_dir: StateDir,
     data: Annotated[Path, typer.Option(help="This site's train.npz (docs/how-to-use-your-own-data.md).")],

@@ -50,24 +50,31 @@ class Program(TyperGroup):
             raise typer.Exit(getattr(exc, "exit_code", 1)) from exc
 
 
-class Printing(TyperCommand):
-    """A command that prints data: with `--json`."""
-
-    def __init__(self, *names: Any, **given: Any) -> None:
-        super().__init__(*names, **given)
-        self.params.append(_flag("--json", "Print JSON, for scripts.", _note_json))
+class Command(TyperCommand):
+    """A command to which an option that is given and empty is not the same as one that is left out."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run it; not where an option is given and empty, as of a variable that is not set: it would count as left out.
+        """Run it; not where an option is empty, as of a variable that is not set, and would count as left out.
 
         Raises:
             click.BadParameter: names the option.
         """
         for one in self.params:
             is_given = ctx.get_parameter_source(one.name or "") is click.core.ParameterSource.COMMANDLINE
-            if is_given and one.default == ctx.params.get(one.name or "") == "":
+            is_path = (
+                isinstance(one, click.Option) and one.type.name == "path"
+            )  # an empty one is the present folder
+            if is_given and ctx.params.get(one.name or "") == "" and (one.default == "" or is_path):
                 raise click.BadParameter("It is empty. Give a value, or leave it out.", ctx, one)
         return super().invoke(ctx)
+
+
+class Printing(Command):
+    """A command that prints data: with `--json`."""
+
+    def __init__(self, *names: Any, **given: Any) -> None:
+        super().__init__(*names, **given)
+        self.params.append(_flag("--json", "Print JSON, for scripts.", _note_json))
 
 
 def run_program(app: typer.Typer) -> None:

@@ -19,11 +19,10 @@ os.environ.setdefault(
 
 import click
 import typer
-from typer.core import TyperCommand
 
 from server.cli.connection import DEFAULT_SERVER, READ_THE_FILE, Connection, use_federation_file
 from server.service.calls import VERBS, Role
-from strategies.command_line import Printing, Program, run_program
+from strategies.command_line import Command, Printing, Program, run_program
 from strategies.tls_files import TlsFiles
 
 FILE_VARIABLE = "FLOWER_UNLEARNING_FILE"
@@ -86,7 +85,7 @@ _OTHERS: _Panels = {
 }
 _PLACES = {
     name: (place, panel, kind)
-    for kind, panels in ((Printing, _PRINTING), (None, _OTHERS))
+    for kind, panels in ((Printing, _PRINTING), (Command, _OTHERS))
     for panel, places in panels.items()
     for name, place in places.items()
 }
@@ -109,7 +108,7 @@ class Commands(Program):
 
 def _made(name: str) -> click.Command:
     if name not in _PLACES:
-        return _command(name, _added()[name].load(), RESEARCHER, Printing if name == "bench" else None)
+        return _command(name, _added()[name].load(), RESEARCHER, Printing if name == "bench" else Command)
     place, panel, kind = _PLACES[name]
     return _command(name, _found(name, place), panel, kind)
 
@@ -127,7 +126,7 @@ def _added() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
-def _command(name: str, found: Any, panel: str, kind: type[TyperCommand] | None) -> click.Command:
+def _command(name: str, found: Any, panel: str, kind: type[Command]) -> click.Command:
     alone = typer.Typer()
     if isinstance(found, typer.Typer):
         alone.add_typer(found, name=name, rich_help_panel=panel)

@@ -12,7 +12,7 @@ from client.peer.peer_cli import app as peer
 from server.cli import app as server
 from server.ledger import LedgerUnavailable, LimitExceeded
 from server.service.statuses import NotAuthenticated, ServiceUnavailable
-from strategies.command_line import Printing, Program, show_table
+from strategies.command_line import Command, Printing, Program, show_table
 from unlearning.errors import (
     ConfigurationError,
     DataError,
@@ -90,8 +90,8 @@ def test_an_option_that_is_given_and_empty_is_not_the_same_as_left_out() -> None
     """Of every command: as `--hold "$REASON"` of a script in which the variable is not set."""
     groups = [typer.main.get_group(program) for program in (server, site, peer)]
     tried = []
-    for command in (one for group in groups for one in _commands(group) if isinstance(one, Printing)):
-        options = [one for one in command.params if one.default == ""]
+    for command in (one for group in groups for one in _commands(group) if isinstance(one, Command)):
+        options = [one for one in command.params if one.default == "" or one.type.name == "path"]
         for one in command.params:
             one.required = False
         for option in (one for one in options if isinstance(one, click.Option)):

@@ -61,9 +61,8 @@ class Command(TyperCommand):
         """
         for one in self.params:
             is_given = ctx.get_parameter_source(one.name or "") is click.core.ParameterSource.COMMANDLINE
-            is_path = (
-                isinstance(one, click.Option) and one.type.name == "path"
-            )  # an empty one is the present folder
+            # An empty path would be the present folder.
+            is_path = isinstance(one, click.Option) and one.type.name == "path"
             if is_given and ctx.params.get(one.name or "") == "" and (one.default == "" or is_path):
                 raise click.BadParameter("It is empty. Give a value, or leave it out.", ctx, one)
         return super().invoke(ctx)

@@ -54,8 +54,10 @@ class CheckpointStore:
         for entry in entries:
             try:
                 return self._read(entry)
-            except FileNotFoundError:  # the run that goes on has written another, and erased this one
-                return self.newest()
+            except FileNotFoundError:
+                if entry in self._entries():  # a link to nothing
+                    raise
+                return self.newest()  # the run that goes on has written another, and erased this one
             except CheckpointError as exc:
                 _log.error("%s: %s", entry.path, exc)
             except VersionMismatch as exc:

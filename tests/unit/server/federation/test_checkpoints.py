@@ -52,6 +52,24 @@ STATE = FederationState(
 )
 
 
+def test_one_that_another_run_erases_meanwhile_is_not_the_newest(tmp_path, monkeypatch):
+    """As where a run is submitted while another goes on; a link to nothing is an error."""
+    store, read = CheckpointStore(tmp_path), CheckpointStore._read
+    first = store.save(STATE, token=1)
+
+    def erasing(self, entry):
+        if entry.path == first:
+            store.save(replace(STATE, round=8), token=1)
+            first.unlink()
+        return read(self, entry)
+
+    monkeypatch.setattr(CheckpointStore, "_read", erasing)
+    assert store.newest().round == 8
+    (tmp_path / "0000000099-000001.npz").symlink_to("nowhere")
+    with pytest.raises(FileNotFoundError):
+        store.newest()
+
+
 def test_everything_survives_a_round_trip():
     """A checkpoint holds exactly the state, the method's own memory included."""
     back = unpack(FederationState, pack(STATE))

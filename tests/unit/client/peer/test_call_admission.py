@@ -1,6 +1,7 @@
 """Calls over real gRPC and TLS: refused callers, the places of a member, and the end of silent calls."""
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,9 +77,11 @@ def test_hundreds_of_silent_calls_of_strangers_and_members_shut_no_member_out(
     address: str, authority: Authority, receiver: Receiver
 ) -> None:
     """As many as the server has threads, and more."""
-    stranger, member = tls_of(authority, "x"), tls_of(authority, "2")
+    stranger, member, began = tls_of(authority, "x"), tls_of(authority, "2"), time.monotonic()
     with silent_calls(address, stranger, 510), silent_calls(address, member, 510) as calls:
         greet(address, authority, "3")
         assert receiver.senders == ["3"]
         refused = sum(call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED for call in calls)
-    assert refused >= 510 - 2 * CALLS_PER_PEER
+    # A slow machine is still sending calls when the first ones are ended, whose places are free then.
+    freed = int((time.monotonic() - began - TIMEOUT_S) / TIMEOUT_S)
+    assert refused >= 510 - (2 + freed) * CALLS_PER_PEER

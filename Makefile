@@ -8,8 +8,8 @@ BIN    := $(VENV)/bin
 # default ones a third costs as much in imports as it wins: 5.5 instead of 4.9 CPU-minutes, 200 instead of 225 s.
 PARALLEL ?= -n 2 --dist loadfile
 PARALLEL_SLOW ?= -n 3 --dist loadfile
-# Files with slow tests, the longest first, for the last one runs alone. Three at a time begin with one that computes and
-# two that wait much of their time. A folder beside them would undo the order. tests/unit/test_slow_tests.py misses none.
+# Files with slow tests, the longest first, for the last one runs alone. A folder beside them would undo the order.
+# tests/unit/test_slow_tests.py misses none.
 LONGEST := $(patsubst %,tests/integration/%.py,$(addprefix test_,session_processes residue local_deployment own_app) \
 	console/test_browser test_demo)
 naming = $(sort $(shell grep -lrE --include='test_*.py' '$1' tests))

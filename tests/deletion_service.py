@@ -20,7 +20,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["DeletionService"]
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 CLIENT_3 = Target(Granularity.CLIENT, "3")
 ALL_OF_3, SAMPLES_OF_3 = ({"granularity": kind, "client_id": "3"} for kind in ("client", "sample"))
-# However slow the machine, a caller not answered by then waits for one who says nothing for 60 s.
+# However slow the machine is: an answer that takes longer waited for a silent caller, whose call ends after 60 s.
 ANSWERED_S = 45.0
 FIRST, SECOND = "a7551968-d5d6-44b2-9831-815ac9017798", "0e4aa1a2-30ff-4d1b-9f64-9a8a4a1f3d52"
 FORGETTING = (Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING, Status.COMPLETED)

@@ -111,19 +111,19 @@ def refuse_other_privacy(settings: RunSettings, ledger: Ledger, *, round_number:
     """
     facts = ledger.facts()
     for kind, fact in (("client", PRIVATE_TRAINING), ("samples", SAMPLE_PRIVACY)):
-        wrong = ""
         if fact in facts and settings.privacy != kind:
             wrong = (
                 "privacy: this federation has trained with it, and rounds without would undo what it promises. Set "
                 f'"{kind}" again, or name another state-dir.'
             )
-        if fact not in facts and settings.privacy == kind and round_number:
+        elif fact not in facts and settings.privacy == kind and round_number:
             wrong = (
                 f"privacy: {round_number} round(s) were done without noise, and no later one can cover them. Name "
                 "another state-dir, whose training begins with privacy."
             )
-        if wrong:
-            raise ConfigurationError([wrong])
+        else:
+            continue
+        raise ConfigurationError([wrong])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,7 +90,10 @@ def test_an_option_that_is_given_and_empty_is_not_the_same_as_left_out() -> None
     """Of every command: as `--hold "$REASON"` of a script in which the variable is not set."""
     groups = [typer.main.get_group(program) for program in (server, site, peer)]
     tried = []
-    for command in (one for group in groups for one in _commands(group) if isinstance(one, Command)):
+    commands = [one for group in groups for one in _commands(group)]
+    # What follows `node --` is flower-supernode's.
+    assert [one.name for one in commands if not isinstance(one, Command)] == ["node"]
+    for command in (one for one in commands if isinstance(one, Command)):
         options = [one for one in command.params if one.default == "" or one.type.name == "path"]
         for one in command.params:
             one.required = False
@@ -98,9 +101,8 @@ def test_an_option_that_is_given_and_empty_is_not_the_same_as_left_out() -> None
             with pytest.raises(click.BadParameter, match="It is empty"):
                 command.invoke(command.make_context("x", [option.opts[0], ""]))
             tried.append(option.opts[0])
-    assert {"--hold", "--received-on", "--key", "--client", "--kept", "--from-outside", "--ledger"} <= {
-        *tried
-    }
+    named = ("hold", "received-on", "key", "client", "kept", "from-outside", "ledger", "data-dir")
+    assert {f"--{name}" for name in named} <= {*tried}
 
 
 def test_names_in_a_table_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,7 @@ def test_every_shipped_experiment_is_in_order(name):
         (TINY, "seeds: [0]", "seeds: []", "seeds"),
         (TINY, "seeds: [0]", "seeds: [0, 0]", "seeds: 0 is there twice"),
         (TINY, "seeds: [0]", "seeds: [-1]", "from 0 to 2147483647, not -1"),
+        (TINY, "seeds: [0]", "seeds: [2147483648]", "from 0 to 2147483647, not 2147483648"),
         (TINY, 'clients: ["0"]', 'clients: ["0", "0"]', "one client: 0 is there twice"),
         (TINY, 'clients: ["0"]', 'clients: ["0", "1", "2"]', "none is left to train"),
         (TINY, "seeds: [0]", "seeds: [0]\ncolumns: [test, test]", "test is there twice"),

@@ -24,7 +24,10 @@ OPTIMIZER = "optimizer"
 
 
 class Sgd:
-    """`torch.optim.SGD`, bit for bit. state: the momentum by the weight's position, named as torch's class does."""
+    """`torch.optim.SGD`, bit for bit.
+
+    state: the momentum by the weight's position, named as torch's class does. is_plain: without momentum and decay.
+    """
 
     def __init__(
         self, weights: Iterable[Tensor], *, lr: float, momentum: float, weight_decay: float, maximize: bool
@@ -33,6 +36,7 @@ class Sgd:
         self.state: dict[int, dict[str, Tensor]] = {}
         self._rates = lr, momentum, weight_decay
         self._maximize = maximize
+        self.is_plain = not momentum and not weight_decay
 
     @torch.no_grad()
     def step(self) -> None:

@@ -49,6 +49,8 @@ class Step:
         trained = [weight for weight in model.parameters() if weight.requires_grad] if proximal_mu else []
         self._starts = [(weight, weight.detach().clone()) for weight in trained]
         self._task, self._model, self._optimizer, self._clip_norm = task, model, optimizer, clip_norm
+        # What else is done with a gradient, torch has for dense ones only.
+        self._takes_sparse = isinstance(optimizer, Sgd) and optimizer.is_plain and not clip_norm + proximal_mu
         device = next(model.parameters()).device
         self.loss = torch.zeros((), dtype=torch.float64, device=device)
         is_plain = isinstance(optimizer, Sgd) and task.loss in _WITHOUT_MEMORY
@@ -59,6 +61,8 @@ class Step:
         self._model.zero_grad()
         loss = self._task.loss(self._outputs(inputs, len(targets)), targets)
         loss.backward()  # type: ignore[no-untyped-call]
+        if not self._takes_sparse:
+            _make_dense(self._model)
         for weight, start in self._starts:
             if weight.grad is not None:
                 weight.grad.add_(weight.detach() - start, alpha=self._proximal_mu)
@@ -85,6 +89,13 @@ class Step:
         finally:
             for layer in layers:
                 layer.train()
+
+
+def _make_dense(model: nn.Module) -> None:
+    """Make the sparse gradients of embeddings dense, in place."""
+    for weight in model.parameters():
+        if weight.grad is not None and weight.grad.is_sparse:
+            weight.grad = weight.grad.to_dense()
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from torch.func import grad, vmap
 
 from unlearning.certified.round_lengths import PrivateRounds
 from unlearning.certified.secret_noise import KeyedNormal, derived_key
+from unlearning.embeddings import differentiable_embeddings
 from unlearning.parameters import outputs_with
 from unlearning.runtime.devices import inputs_for, targets_for
 from unlearning.tasks.inputs import Inputs, each, outputs_of
@@ -129,10 +130,11 @@ def single_gradients(
     All at once where torch can; one after another where the model has something that it cannot (as a GRU).
     """
     trained = {name: weight.detach() for name, weight in model.named_parameters() if weight.requires_grad}
-    try:
-        return _all_at_once(task, model, trained, inputs, targets)
-    except (RuntimeError, ValueError):  # no rule for one of the model's operations
-        return _one_after_another(task, model, inputs, targets)
+    with differentiable_embeddings(model):
+        try:
+            return _all_at_once(task, model, trained, inputs, targets)
+        except (RuntimeError, ValueError):  # no rule for one of the model's operations
+            return _one_after_another(task, model, inputs, targets)
 
 
 def _all_at_once(

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unlearning.curvature.local_loss import trainable_places, twice_differentiable
+from unlearning.embeddings import differentiable_embeddings
 from unlearning.errors import ConfigurationError, NumericalError
 from unlearning.parameters import Vector, check_length, is_held
 from unlearning.tasks.task import Examples, Task
@@ -223,7 +224,8 @@ def train_with_tangents(
     model = model_with(task, parameters)
     carrier = _Carrier(task, model, settings, tangents, how)
     watched = replace(task_of(task, model), loss=carrier.loss)
-    trained = train(watched, parameters, examples, settings)
+    with differentiable_embeddings(model):
+        trained = train(watched, parameters, examples, settings)
     return trained, carrier.carry_tangents()
 
 
@@ -252,7 +254,7 @@ class _Carrier:
             return loss
         block = self._block or self._initial()
         sign = -1.0 if self._settings.maximize else 1.0
-        with twice_differentiable(self._task, "Replace fused attention by its written-out form."):
+        with twice_differentiable(self._task):
             gradients = block.weights.gradients(loss * sign, create_graph=True)
             block.advance(
                 gradients,

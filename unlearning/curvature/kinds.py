@@ -33,7 +33,6 @@ from unlearning.errors import NumericalError
 
 _log = logging.getLogger(__name__)
 
-_WRITE_OUT = "Write it out in the model or its loss, or choose another method."
 OutputsOf: TypeAlias = Callable[[Mapping[str, Tensor]], Tensor]
 
 
@@ -66,7 +65,7 @@ class HessianOfBatch:
 
     def product(self, vector: Sequence[Tensor], *, keep: bool) -> tuple[Tensor, ...]:
         """Compute W ∇²ℓ v."""
-        with twice_differentiable(self._task, _WRITE_OUT):
+        with twice_differentiable(self._task):
             return _gradients(self._gradient, self._inputs, vector, retain_graph=keep)
 
 
@@ -101,7 +100,7 @@ class OutputCurvatureOfBatch:
             except (RuntimeError, NotImplementedError) as exc:
                 _log.info("The model has no forward-mode derivative (%s); going backward twice.", exc)
                 self._pull_back = _PullBack(self._outputs, self._local.trainable)
-        with twice_differentiable(self._local.task, _WRITE_OUT):
+        with twice_differentiable(self._local.task):
             return self._pull_back.forward(vector)
 
 

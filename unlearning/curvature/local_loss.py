@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from unlearning.embeddings import differentiable_embeddings
 from unlearning.errors import DataError, NumericalError
 from unlearning.parameters import Vector, check_length, outputs_with, size_of_vector, slots_by_name
 from unlearning.runtime.devices import computing_device, inputs_for, targets_for
@@ -22,8 +23,8 @@ from unlearning.training import model_with
 
 
 @contextmanager
-def twice_differentiable(task: Task, what_to_do: str) -> Iterator[None]:
-    """Say of which operation PyTorch has no second derivative, and `what_to_do`, in place of its own error.
+def twice_differentiable(task: Task) -> Iterator[None]:
+    """Say of which operation PyTorch has no second derivative, and what to do, in place of its own error.
 
     Raises:
         NumericalError: the model has such an operation.
@@ -34,7 +35,8 @@ def twice_differentiable(task: Task, what_to_do: str) -> Iterator[None]:
         if "not implemented" not in str(exc):
             raise
         raise NumericalError(
-            f"The model of {task.name} has an operation without a second derivative ({exc}). {what_to_do}",
+            f"The model of {task.name} has an operation without a second derivative ({exc}). Write it out in the "
+            "model or its loss, or choose another method.",
             code="once-differentiable",
         ) from exc
 
@@ -58,6 +60,7 @@ class LocalLoss:
         self.task, self.examples = task, examples
         self.device = computing_device()
         self.model = model_with(task, parameters).to(self.device).eval()
+        self._embeddings = differentiable_embeddings(self.model)
         _refuse_batch_statistics(self.model)
         if writes_on_inputs(task, examples, self.model):
             raise NumericalError(
@@ -90,9 +93,10 @@ class LocalLoss:
 
     def outputs(self, inputs: Inputs, weights: Mapping[str, Tensor] | None = None) -> Tensor:
         """Return the model's outputs, with `weights` by `names` instead of its own."""
-        return (
-            outputs_of(self.model, inputs) if weights is None else outputs_with(self.model, weights, inputs)
-        )
+        with self._embeddings:
+            if weights is None:
+                return outputs_of(self.model, inputs)
+            return outputs_with(self.model, weights, inputs)
 
     def weight(self, batch: slice) -> float:
         """Compute n_b/n, by which the batch's mean loss enters that of the data set."""

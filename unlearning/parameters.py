@@ -96,7 +96,7 @@ def _repeated_names(model: nn.Module) -> frozenset[str]:
 
 
 def refuse_odd_parameters(model: nn.Module) -> None:
-    """Refuse parameters without a shape, and two that lie in the same memory: a device would part them.
+    """Refuse parameters without a shape, of complex numbers, and two in the same memory: a device would part them.
 
     Raises:
         AppError: there are such; names them.
@@ -108,6 +108,13 @@ def refuse_odd_parameters(model: nn.Module) -> None:
                 f"The parameter {name} of the model has no shape before a first batch. Give the layer its width "
                 "(Linear instead of LazyLinear), or call the model once where it is built.",
                 code="lazy",
+                parameter=name,
+            )
+        if parameter.is_complex():
+            raise AppError(
+                f"The parameter {name} of the model has complex numbers, and a model travels as real ones. Make it of "
+                "real ones in one more dimension of size 2, and use torch.view_as_complex of it.",
+                code="complex",
                 parameter=name,
             )
         last = sum(

@@ -114,7 +114,8 @@ def _untrained(task: Task, seed: int) -> nn.Module:
         _seed_torch(seed)
         model = call_own(task.build_model, nn.Module)
     refuse_odd_parameters(model)
-    model = model.to(task.dtype)
+    # Not `to`, which drops the imaginary part of complex buffers.
+    model = model.double() if task.dtype == torch.float64 else model.float()
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise AppError(
             f"No parameter of the model of {task.name} has requires_grad; nothing would be trained.",

@@ -315,6 +315,14 @@ KINDS: Mapping[str, Kind] = {
         examples=tokens(),
         settings={"learning-rate": 0.5},
     ),
+    "sparse-adam": Kind(
+        what="sparse gradients of bags of words, and Adam",
+        task=classifier(networks.SparseWords),
+        examples=tokens(),
+        settings={"optimizer": "adam", "learning-rate": 0.02},
+        method="newton-cg",
+    ),
+    "rotary": of_vectors("a buffer of complex numbers", networks.Rotated),
     "regression": Kind(what="regression", task=regression(lambda: mlp(out=1)), examples=real_valued),
     "multi-output": Kind(
         what="regression of four numbers",
@@ -408,6 +416,12 @@ KINDS: Mapping[str, Kind] = {
         refused="changes the number or the shapes of arrays",
     ),
     "lazy": Kind(what="a lazy layer", task=classifier(lazy), examples=vectors(), refused="LazyLinear"),
+    "complex": Kind(
+        what="a layer of complex numbers",
+        task=classifier(networks.Complex),
+        examples=vectors(),
+        refused="The parameter weight of the model has complex numbers",
+    ),
     "no-module": Kind(
         what="a builder that returns no module",
         task=classifier(lambda: mlp().state_dict()),  # type: ignore[arg-type,return-value]

@@ -78,6 +78,35 @@ class SparseWords(nn.Module):
         return logits
 
 
+class Rotated(nn.Module):
+    """Turns pairs of numbers by fixed angles, which are a buffer of complex numbers, as rotary positions are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(8, 16)
+        self.head = nn.Linear(16, NUM_CLASSES)
+        self.turns: Tensor
+        self.register_buffer("turns", torch.polar(torch.ones(8), torch.arange(8.0)), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return class scores of vectors (n, 8)."""
+        pairs = torch.view_as_complex(self.body(x).reshape(-1, 8, 2))
+        logits: Tensor = self.head(torch.view_as_real(pairs * self.turns).flatten(1).relu())
+        return logits
+
+
+class Complex(nn.Module):
+    """A layer of complex numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, NUM_CLASSES, dtype=torch.complex64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return class scores of vectors (n, 8)."""
+        return (x.to(self.weight.dtype) @ self.weight).abs()
+
+
 class Checkpointed(nn.Module):
     """Activations are computed again instead of kept."""
 

@@ -277,6 +277,27 @@ def test_a_users_network_that_views_its_features_is_measured() -> None:
     assert len(evaluate_pictures(Viewing)) == 5
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_buffer_of_complex_numbers_keeps_its_imaginary_part(dtype: torch.dtype) -> None:
+    """As of rotary positions: a quarter turn of (1, 0) is (0, 1), by the whole model and beside frozen weights."""
+
+    class Turning(nn.Module):
+        def __init__(self, is_frozen: bool) -> None:
+            super().__init__()
+            self.trained = nn.Parameter(torch.zeros(2))
+            self.frozen = nn.Parameter(torch.zeros(2), requires_grad=not is_frozen)
+            self.register_buffer("turn", torch.tensor([1j]), persistent=False)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            turned = torch.view_as_complex(inputs) * self.turn[0]
+            return torch.view_as_real(turned) + self.trained + self.frozen
+
+    examples = Examples(torch.tensor([[1.0, 0.0]]), torch.tensor([1]), np.asarray(["0"]))
+    for is_frozen in (False, True):
+        task = replace(TASK, build_model=lambda frozen=is_frozen: Turning(frozen), dtype=dtype)
+        assert predict(task, initial_parameters(task, 0), examples).tolist() == [[0.0, 1.0]]
+
+
 def evaluate_pictures(build_model: Callable[[], nn.Module], *, channels_last: bool = False) -> PerExample:
     pictures = torch.rand(5, 3, 4, 4, generator=torch.Generator().manual_seed(0))
     examples = Examples(pictures, torch.arange(5), np.asarray([str(i) for i in range(5)]))

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from unlearning.errors import AppError
-from unlearning.parameters import TRAVELLING_BUFFERS, has_frozen
+from unlearning.parameters import TRAVELLING_BUFFERS, has_frozen, travelling
 from unlearning.runtime.stores import Arrays
 from unlearning.tasks.task import Task
 
@@ -28,8 +28,8 @@ def freeze_local(task: Task, model: nn.Module) -> None:
     for problem in _problems(task, model):
         raise AppError(f"local_layers of {task.name}: {problem}", code="local-layers")
     if not has_frozen(model):
-        floating = (name for name, one in model.named_buffers() if one.is_floating_point())
-        model.__dict__[TRAVELLING_BUFFERS] = tuple(floating)
+        buffers = (name for name, one in travelling(model).items() if not isinstance(one, nn.Parameter))
+        model.__dict__[TRAVELLING_BUFFERS] = tuple(buffers)
     for name, parameter in model.named_parameters():
         if name.startswith(task.local_layers):
             parameter.requires_grad_(False)
@@ -50,8 +50,8 @@ def _problems(task: Task, model: nn.Module) -> Iterator[str]:
     for name, one in every.items():
         if id(one) in own and name not in local:
             yield f"{name} is one of them too, by another name. Do not tie a local weight to a shared one."
-    for name, buffer in model.named_buffers():
-        if name.startswith(task.local_layers) and buffer.is_floating_point():
+    for name, tensor in travelling(model).items():
+        if name.startswith(task.local_layers) and not isinstance(tensor, nn.Parameter):
             yield f"{name} is a running statistic, which is no parameter. Take LayerNorm or GroupNorm there."
 
 

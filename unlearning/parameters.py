@@ -2,7 +2,9 @@
 
 The vector holds every floating-point tensor of `state_dict()` in its order: parameters, and buffers
 such as a running mean (`unlearning.buffers`). Integer buffers (a batch counter) are not part of it and stay as they
-are. A parameter that the model has under several names (tied weights) is in the vector once, under the first of them.
+are. So do buffers that are built with values that are not finite, as the mask of causal attention: no training gives
+such values (`hold_constants`). A parameter that the model has under several names (tied weights) is in the vector once,
+under the first of them.
 
 Of a model with frozen parameters (`requires_grad` is false) it holds the others only. The frozen ones, and all buffers,
 stay at home: the task makes them, the same on every machine. So running statistics are the task's too and no training
@@ -52,6 +54,9 @@ _MARK = "flower-unlearning"
 TRAVELLING_BUFFERS = "travelling_buffers"
 """An attribute of a model: the names of buffers that are in the vector also where parameters are frozen."""
 
+_CONSTANTS = "constant_buffers"
+"""An attribute of a model: the names of buffers that are not in the vector (`hold_constants`)."""
+
 
 def has_frozen(model: nn.Module) -> bool:
     """Return whether some parameter is not trained."""
@@ -61,8 +66,8 @@ def has_frozen(model: nn.Module) -> bool:
 def travelling(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors that the flat vector holds, by name and in its order."""
     state = model.state_dict(keep_vars=True)
-    repeated = _repeated_names(model)
-    found = {n: tensor for n, tensor in state.items() if tensor.is_floating_point() and n not in repeated}
+    left_out = {*_repeated_names(model), *getattr(model, _CONSTANTS, ())}
+    found = {n: tensor for n, tensor in state.items() if tensor.is_floating_point() and n not in left_out}
     if not has_frozen(model):
         return found
     also = getattr(model, TRAVELLING_BUFFERS, ())
@@ -132,6 +137,18 @@ def refuse_odd_parameters(model: nn.Module) -> None:
             )
 
 
+def hold_constants(model: nn.Module) -> None:
+    """Keep buffers out of the vector that have values which are not finite, now that the model is built."""
+    parameters = {id(parameter) for parameter in model.parameters()}
+    found = tuple(
+        name
+        for name, tensor in model.state_dict(keep_vars=True).items()
+        if tensor.is_floating_point() and id(tensor) not in parameters and not tensor.isfinite().all()
+    )
+    if found:
+        model.__dict__[_CONSTANTS] = found
+
+
 def hold_statistics(model: nn.Module) -> None:
     """Let layers with running statistics normalise by these in training also, where parameters are frozen."""
     if not has_frozen(model):
@@ -165,11 +182,13 @@ def hash_of_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 
 def state_to_save(model: nn.Module) -> dict[str, Any]:
-    """Return the whole `state_dict()`, marked with which of its tensors the flat vector holds, and what is tied."""
+    """Return the whole `state_dict()`, marked with which of its tensors the flat vector holds, where it is not all."""
     state = model.state_dict()
     goes = travelling(model)
     names = slots_by_name(model)
     mark: dict[str, Any] = {"travelling": list(goes)} if has_frozen(model) else {}
+    if constants := getattr(model, _CONSTANTS, ()):
+        mark["constants"] = list(constants)
     if len(names) > len(goes):
         mark["tied"] = {name: slot.name for name, slot in names.items() if name not in goes}
     if mark:
@@ -187,7 +206,8 @@ def parts_of(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, 
     tied: Mapping[str, str] = mark.get("tied", {})
     once = {n: tensor for n, tensor in state.items() if n not in tied or not tensor.equal(state[tied[n]])}
     if "travelling" not in mark:
-        return {name: tensor for name, tensor in once.items() if tensor.is_floating_point()}, {}
+        constants = mark.get("constants", ())
+        return {n: one for n, one in once.items() if one.is_floating_point() and n not in constants}, {}
     goes = frozenset(map(str, mark["travelling"]))
     return (
         {name: tensor for name, tensor in once.items() if name in goes},

@@ -121,7 +121,7 @@ def unhidden_statistics(task: Task) -> list[str]:
         return []
     return [
         f"privacy: the model of {task.name} has running statistics (batch normalisation), which no noise hides. "
-        "Use group or layer normalisation."
+        "Use group or layer normalisation, and persistent=False for a buffer that is constant."
     ]
 
 

@@ -22,6 +22,7 @@ from unlearning.parameters import (
     flatten,
     has_frozen,
     hash_of_tensors,
+    hold_constants,
     hold_statistics,
     load,
     refuse_odd_parameters,
@@ -121,6 +122,7 @@ def _untrained(task: Task, seed: int) -> nn.Module:
             f"No parameter of the model of {task.name} has requires_grad; nothing would be trained.",
             code="nothing-trained",
         )
+    hold_constants(model)
     hold_statistics(model)
     freeze_local(task, model)
     return model

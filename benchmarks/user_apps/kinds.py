@@ -322,6 +322,12 @@ KINDS: Mapping[str, Kind] = {
         settings={"optimizer": "adam", "learning-rate": 0.02},
         method="newton-cg",
     ),
+    "causal": Kind(
+        what="a causal mask of infinity among the buffers",
+        task=classifier(networks.Causal),
+        examples=tokens(),
+        settings={"learning-rate": 0.5},
+    ),
     "rotary": of_vectors("a buffer of complex numbers", networks.Rotated),
     "regression": Kind(what="regression", task=regression(lambda: mlp(out=1)), examples=real_valued),
     "multi-output": Kind(

@@ -78,6 +78,24 @@ class SparseWords(nn.Module):
         return logits
 
 
+class Causal(nn.Module):
+    """Attention to earlier words only, by a mask of minus infinity that is in the state dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.shares = nn.Embedding(30, 16), nn.Linear(16, 48)
+        self.head = nn.Linear(16, NUM_CLASSES)
+        self.mask: Tensor
+        self.register_buffer("mask", torch.full((8, 8), -torch.inf).triu(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return class scores of token ids (n, 8)."""
+        query, key, value = self.shares(self.words(x)).chunk(3, dim=-1)
+        attention = torch.softmax(query @ key.transpose(1, 2) / 4 + self.mask, dim=-1)
+        logits: Tensor = self.head((attention @ value).mean(1))
+        return logits
+
+
 class Rotated(nn.Module):
     """Turns pairs of numbers by fixed angles, which are a buffer of complex numbers, as rotary positions are."""
 

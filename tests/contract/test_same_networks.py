@@ -106,6 +106,18 @@ def head_used_twice() -> nn.Module:
     return nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), second)
 
 
+class Masked(nn.Module):
+    """One of four shares is left out by a mask, as in causal attention: of infinity, in the state or beside it."""
+
+    def __init__(self, *, in_state: bool) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(2, 4), nn.Linear(4, 3)
+        self.register_buffer("mask", torch.tensor([0.0, 0.0, -torch.inf, 0.0]), persistent=in_state)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(torch.softmax(self.first(inputs) + self.mask, dim=1))
+
+
 def task_with(build_model, **changes) -> Task:
     return replace(tiny_classification(build_model, num_classes=3), **changes)
 
@@ -116,6 +128,9 @@ NETWORKS: Mapping[str, SameNetwork] = {
     ),
     "tied weights": SameNetwork(
         task_with(partial(AutoEncoder, tied=True)), task_with(partial(AutoEncoder, tied=False))
+    ),
+    "a constant mask": SameNetwork(
+        task_with(partial(Masked, in_state=True)), task_with(partial(Masked, in_state=False))
     ),
     "tied head": SameNetwork(task_with(tied_head), task_with(head_used_twice), ("fedau", "fedau-learning")),
 }
@@ -263,6 +278,17 @@ def test_a_saved_model_with_tied_weights_has_the_hash_of_its_vector() -> None:
     assert not stays
     state["again.weight"] = state["again.weight"] + 1  # loaded last, this copy would be the model's
     assert "again.weight" in parts_of(state)[0]
+
+
+def test_a_saved_model_with_a_mask_has_the_hash_of_its_vector() -> None:
+    """The file is whole, and loads into the user's own network; nothing counts as frozen."""
+    task = NETWORKS["a constant mask"].task
+    state = state_to_save(initial_model(task, 0))
+    goes, stays = parts_of(state)
+    assert "mask" in state
+    assert not stays
+    assert list(goes) == ["first.weight", "first.bias", "last.weight", "last.bias"]
+    Masked(in_state=True).double().load_state_dict(state)
 
 
 def test_parameters_that_share_memory_and_are_two_are_refused() -> None:

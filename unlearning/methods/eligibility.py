@@ -183,7 +183,8 @@ def check_eligible(
     if Need.NO_STATISTICS in info.needs and federation.has_statistics:
         raise UnsupportedRequest(
             f"{info.title} has no guarantee for running statistics (batch normalisation), and the model of "
-            f"{federation.task} has some. Use group or layer normalisation, or choose retrain.",
+            f"{federation.task} has some. Use group or layer normalisation (persistent=False for a "
+            "constant buffer), or choose retrain.",
             code="has-statistics",
         )
     if Need.FRESH_OPTIMIZER in info.needs and federation.keeps_optimizer:

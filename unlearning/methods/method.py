@@ -356,7 +356,7 @@ class Method(ABC, Generic[ParametersT, PreparationT]):
         if Need.NO_STATISTICS in self.info.needs and buffer_positions(problem.task).size:
             raise MethodFailed(
                 f"The model has running statistics (batch normalisation), and {self.info.title} has no guarantee for "
-                "them. Use group or layer normalisation, or choose retrain.",
+                "them. Use group or layer normalisation (persistent=False for a constant buffer), or choose retrain.",
                 retryable=False,
                 code="has-statistics",
             )

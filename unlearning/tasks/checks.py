@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NoReturn
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,11 +34,11 @@ def check_examples(examples: Examples, where: str) -> None:
 
 def _check_ids(examples: Examples, where: str) -> None:
     ids = examples.ids
-    if not isinstance(ids, np.ndarray) or ids.ndim != 1 or (ids.size and ids.dtype.kind != "U"):
-        kind = f"{ids.dtype} {ids.shape}" if isinstance(ids, np.ndarray) else type(ids).__name__
+    if ids.ndim != 1 or ids.dtype.kind != "U":
         _refuse(
             "malformed-id",
-            f"{where} must give ids as one array of texts (n,), got {kind}: use ids.astype(str).",
+            f"{where} must give ids as one list or array of texts (n,), got {ids.dtype} {ids.shape}: use "
+            "numpy.asarray(ids).astype(str).",
         )
     if wrong := [name for name in ids.tolist() if not is_id(name)]:
         _refuse("malformed-id", f"{where} has the id {wrong[0][:40]!r}; {ID_RULE}.")

@@ -67,7 +67,7 @@ class Examples:
     ids: NDArray[np.str_]
     positions: Positions | None
 
-    def __init__(self, inputs: Inputs, targets: Tensor, ids: NDArray[np.str_]) -> None:
+    def __init__(self, inputs: Inputs, targets: Tensor, ids: NDArray[np.str_] | Sequence[str]) -> None:
         _check_lengths(count_of(inputs), len(targets), len(ids))
         self._set(TensorSource(inputs, targets), ids, None)
 
@@ -76,7 +76,7 @@ class Examples:
         cls,
         inputs: NDArray[Any],
         targets: NDArray[Any],
-        ids: NDArray[np.str_] | None = None,
+        ids: NDArray[np.str_] | Sequence[str] | None = None,
         scaling: Scaling | None = None,
     ) -> "Examples":
         """Return examples in NumPy arrays that stay where they are, such as memory-mapped files; see `ArraySource`.
@@ -95,7 +95,7 @@ class Examples:
     def from_dataset(
         cls,
         dataset: MapDataset,
-        ids: NDArray[np.str_] | None = None,
+        ids: NDArray[np.str_] | Sequence[str] | None = None,
         *,
         targets: Tensor | None = None,
         loading: Loading | None = None,
@@ -117,13 +117,17 @@ class Examples:
         return cls._of(source, ids, None)
 
     @classmethod
-    def _of(cls, source: Source, ids: NDArray[np.str_], positions: Positions | None) -> "Examples":
+    def _of(
+        cls, source: Source, ids: NDArray[np.str_] | Sequence[str], positions: Positions | None
+    ) -> "Examples":
         made = object.__new__(cls)
         made._set(source, ids, positions)
         return made
 
-    def _set(self, source: Source, ids: NDArray[np.str_], positions: Positions | None) -> None:
-        for name, value in (("source", source), ("ids", ids), ("positions", positions)):
+    def _set(
+        self, source: Source, ids: NDArray[np.str_] | Sequence[str], positions: Positions | None
+    ) -> None:
+        for name, value in (("source", source), ("ids", _as_texts(ids)), ("positions", positions)):
             object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
@@ -185,6 +189,13 @@ class Examples:
 
     def _where(self, which: Which) -> Which:
         return which if self.positions is None else self.positions[which]
+
+
+def _as_texts(ids: NDArray[np.str_] | Sequence[str]) -> NDArray[np.str_]:
+    """Return ids as an array of texts, where they are texts in another form: a list, or objects as pandas has them."""
+    if isinstance(ids, np.ndarray) and ids.dtype.kind == "U":
+        return ids
+    return np.array([*ids], np.str_) if all(isinstance(one, str) for one in ids) else np.asarray(ids)
 
 
 def _check_lengths(inputs: int, targets: int, ids: int) -> None:

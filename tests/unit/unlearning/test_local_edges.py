@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from tests.contract.test_task_kinds import BUILT_IN, KINDS, TRAINING, data_of
 from tests.raising import raises, refuses
@@ -120,7 +121,8 @@ SITES: dict[str, tuple[Any, str]] = {
     "an integer client": ({0: DATA["a"]}, "malformed-id"),
     "a blank client": ({" ": DATA["a"]}, "malformed-id"),
     "integer ids": (with_a(ids=np.arange(7)), "malformed-id"),
-    "a list of ids": (with_a(ids=DATA["a"].ids.tolist()), "malformed-id"),
+    "a list of integers": (with_a(ids=list(range(7))), "malformed-id"),
+    "ids in pairs": (with_a(ids=np.array([["a", "b"]] * 7)), "malformed-id"),
     "an empty id": (with_a(ids=np.array(["", *"abcdef"])), "malformed-id"),
     "an id like a comment": (with_a(ids=np.array(["#1", *"abcdef"])), "malformed-id"),
     "an id twice": (with_a(ids=np.array(["twin", "twin", *"abcde"])), "repeated-id"),
@@ -143,6 +145,20 @@ def test_sites_are_checked_before_anything_is_trained(sites: Any, code: str) -> 
         learn(UNTRAINED, sites, START)
     with raises(error, code):
         unlearn("natural", BUILT_IN, START, sites, [B])
+
+
+@pytest.mark.parametrize("as_given", [list, tuple, lambda ids: np.array(ids, object)])
+def test_ids_are_texts_in_whatever_form_they_come(as_given: Any) -> None:
+    """As lists have them, and pandas: its columns are arrays of objects."""
+    a, given = DATA["a"], as_given(DATA["a"].ids.tolist())
+    for found in (
+        Examples(a.inputs, a.targets, given),
+        Examples.from_arrays(a.inputs.numpy(), a.targets.numpy(), given),
+        Examples.from_dataset(TensorDataset(a.inputs, a.targets), given),
+    ):
+        check_examples(found, "a site")
+        assert found.ids.dtype.kind == "U"
+        assert found.select(np.array([3])).ids.tolist() == [a.ids[3]]
 
 
 def test_a_site_without_examples_is_accepted() -> None:

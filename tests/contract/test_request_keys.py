@@ -20,6 +20,7 @@ from server.service.tokens import make_token
 from tests.deletion_service import ANSWERED_S, LiveLoop, erasure
 from tests.ledgers import NOW, live_at, submit
 from tests.raising import raises
+from tests.waiting import WAIT_S
 from unlearning.errors import ConflictingRequest
 from unlearning.gdpr import Particulars
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
@@ -148,7 +149,9 @@ def test_a_key_of_what_ended_without_a_deletion_is_used_up(
     loop.move(over_grpc(core, TOOL, "3").id, status)
     with raises(ConflictingRequest, "key-of-an-ended-request", request="r-000001"):
         over_grpc(core, TOOL, "3")
-    answer = httpx.post(f"{web.url}/requests", json=erasure("shared"), headers=headers, trust_env=False)
+    answer = httpx.post(
+        f"{web.url}/requests", json=erasure("shared"), headers=headers, trust_env=False, timeout=WAIT_S
+    )
     assert answer.status_code == 409
     assert f"it is {status}" in answer.json()["detail"]
     assert len(ledger.requests.select()) == 1
@@ -161,10 +164,14 @@ def test_what_goes_on_or_is_completed_is_answered_with_its_present_status(
     """A call that was lost on the wire is sent again, and gets a receipt of the same request as it is now."""
     way = [Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING, Status.COMPLETED]
     headers = {"Authorization": f"Bearer {tokens[TOOL]}"}
-    filed = httpx.post(f"{web.url}/requests", json=erasure("shared"), headers=headers, trust_env=False)
+    filed = httpx.post(
+        f"{web.url}/requests", json=erasure("shared"), headers=headers, trust_env=False, timeout=WAIT_S
+    )
     assert filed.json()["request_status"] == "pending"
     loop.move("r-000001", *way[:steps])
-    again = httpx.post(f"{web.url}/requests", json=erasure("shared"), headers=headers, trust_env=False)
+    again = httpx.post(
+        f"{web.url}/requests", json=erasure("shared"), headers=headers, trust_env=False, timeout=WAIT_S
+    )
     assert again.status_code == 200
     own = again.json()["extensions"]["flower-unlearning"]
     assert (own["request_id"], own["status"]) == ("r-000001", ([Status.RECEIVED, *way])[steps])

@@ -54,8 +54,8 @@ def certificates(tmp_path: Path) -> Path:
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext, server_name: str) -> str:
     """Connect the two; give the name in the certificate that the client showed."""
     left, right = socket.socketpair()
-    left.settimeout(10)
-    right.settimeout(10)
+    left.settimeout(WAIT_S)
+    right.settimeout(WAIT_S)
 
     def connect() -> None:
         with client.wrap_socket(right, server_hostname=server_name) as secure:

@@ -20,6 +20,7 @@ from strategies.tls_files import TlsFiles
 from tests.federation import client
 from tests.integration.conftest import REPOSITORY
 from tests.integration.live_federation import SETTINGS, forget
+from tests.waiting import WAIT_S
 
 NGINX = shutil.which("nginx")
 
@@ -89,6 +90,8 @@ def nginx(layout: Layout, port: int, directory: Path) -> ProcessGroup:
 def status(layout: Layout, port: int, path: str) -> int:
     """Return how the proxy answers a call without a key."""
     context = ssl.create_default_context(cafile=str(layout.authority))
-    with closing(http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=30)) as connection:
+    with closing(
+        http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=WAIT_S)
+    ) as connection:
         connection.request("POST", path, body=b"")
         return connection.getresponse().status

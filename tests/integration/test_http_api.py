@@ -21,7 +21,7 @@ from tests.deletion_service import erasure, free_port
 from tests.integration.deletion_service.test_http_callbacks import Receiver
 from tests.integration.live_federation import LiveFederation, live_federation
 from tests.timestamping import running_authority
-from tests.waiting import HANGS_S
+from tests.waiting import HANGS_S, WAIT_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -52,7 +52,7 @@ def http_service(federation: LiveFederation, directory: Path, *options: str) -> 
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/discovery", trust_env=False).status_code == 200
+        return httpx.get(f"{url}/discovery", trust_env=False, timeout=WAIT_S).status_code == 200
     except httpx.TransportError:
         return False
 
@@ -81,30 +81,36 @@ def test_a_tool_files_waits_and_keeps_the_proof(tmp_path: Path) -> None:
         headers = {"Authorization": f"Bearer {token.split()[-1]}"}
         with http_service(federation, tmp_path, *options) as url:
             asked = erasure("pri-1", client="2", status_callback_urls=[f"{receiver.url}/hook/pri-1"])
-            filed = httpx.post(f"{url}/requests", json=asked, headers=headers, trust_env=False)
+            filed = httpx.post(
+                f"{url}/requests", json=asked, headers=headers, trust_env=False, timeout=WAIT_S
+            )
             assert filed.status_code == 201, filed.text
         with http_service(federation, tmp_path, *options) as url:
             told = _wait_for_end(receiver)
-            public = load_pem_public_key(httpx.get(f"{url}/callback-key.pem", trust_env=False).content)
+            public = load_pem_public_key(
+                httpx.get(f"{url}/callback-key.pem", trust_env=False, timeout=WAIT_S).content
+            )
             path, signed, body = receiver.received[-1]
             public.verify(base64.b64decode(signed["X-OpenDSR-Signature"]), body)  # type: ignore[union-attr, call-arg]
             assert path == "/hook/pri-1"
-            found = httpx.get(url + told["results_url"], headers=headers, trust_env=False)
+            found = httpx.get(url + told["results_url"], headers=headers, trust_env=False, timeout=WAIT_S)
             (tmp_path / "certificate.json").write_bytes(found.content)
             federation.deployment.wait_until(
                 lambda: authority.num_asked > 0, HANGS_S, "a timestamp is asked for"
             )
             stamp = f"{url}/requests/pri-1/timestamp"
-            assert httpx.get(stamp, headers=headers, trust_env=False).status_code == 404
+            assert httpx.get(stamp, headers=headers, trust_env=False, timeout=WAIT_S).status_code == 404
             authority.is_away = False
             federation.deployment.wait_until(
-                lambda: httpx.get(stamp, headers=headers, trust_env=False).status_code == 200,
+                lambda: httpx.get(stamp, headers=headers, trust_env=False, timeout=WAIT_S).status_code == 200,
                 HANGS_S,
                 "it is there",
             )
-            found = httpx.get(stamp, headers=headers, trust_env=False)
+            found = httpx.get(stamp, headers=headers, trust_env=False, timeout=WAIT_S)
             (tmp_path / "certificate.tsr").write_bytes(found.content)
-            report = httpx.get(f"{url}/requests/pri-1/report", headers=headers, trust_env=False)
+            report = httpx.get(
+                f"{url}/requests/pri-1/report", headers=headers, trust_env=False, timeout=WAIT_S
+            )
             (tmp_path / "report.json").write_bytes(report.content)
         said = federation.flower_unlearn(
             "verify",

@@ -29,6 +29,7 @@ from server.state_directory.files import LAST_BACKUP
 from tests.certificates import Authority
 from tests.integration.conftest import REPOSITORY
 from tests.ledgers import live_at, submit
+from tests.waiting import WAIT_S
 from unlearning.errors import ConfigurationError
 from unlearning.requests import Granularity, Outcome, Status, Target
 
@@ -85,7 +86,7 @@ def value(book: Book):
 
 def get(server: MetricsServer, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://{server.address}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{server.address}{path}", timeout=WAIT_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as exc:
         with exc:

@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 from server.console.launch import Settings, run_console
 from server.console.routes import ACTIONS, PAGES, make_app
 from tests.integration.console.conftest import PORT, Browser, Desk
+from tests.waiting import WAIT_S
 
 BASE = f"http://127.0.0.1:{PORT}"
 
@@ -83,7 +84,7 @@ def test_the_browser_is_started_with_a_private_file_once_the_console_answers(
             )
             url, token = re.findall(r'action="([^"]+)".*name="token" value="([^"]+)"', page.read_text())[0]
             seen["token"], seen["file"] = token, page
-            seen["status"] = httpx.post(url, data={"token": token}).status_code
+            seen["status"] = httpx.post(url, data={"token": token}, timeout=WAIT_S).status_code
         finally:
             os.kill(os.getpid(), signal.SIGINT)
         return True

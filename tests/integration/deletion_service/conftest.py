@@ -21,6 +21,7 @@ from server.service.tokens import make_token
 from strategies.tls_files import TlsFiles
 from tests.certificates import Authority
 from tests.deletion_service import ANSWERED_S, LiveLoop
+from tests.waiting import WAIT_S
 
 Command = Callable[..., Result]
 As = Callable[[str], DeletionClient]
@@ -147,7 +148,7 @@ class Web:
 
     def fetch(self, path: str) -> httpx.Response:
         """Without a token."""
-        return httpx.get(f"{self.url}{path}", trust_env=False)
+        return httpx.get(f"{self.url}{path}", trust_env=False, timeout=WAIT_S)
 
 
 StartWeb = Callable[..., Web]

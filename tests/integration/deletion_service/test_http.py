@@ -31,6 +31,7 @@ from tests.deletion_service import (
 )
 from tests.integration.deletion_service.conftest import JSON, As, StartWeb, Web, own, problem
 from tests.raising import refuses
+from tests.waiting import WAIT_S
 from unlearning.gdpr import Particulars
 from unlearning.requests import Granularity, Status, Target
 
@@ -241,7 +242,7 @@ def test_admission_is_that_of_grpc(web: Web, loop: LiveLoop) -> None:
 @pytest.mark.parametrize(("path", "method"), [("/", "GET"), ("/requests", "PUT"), ("/requests/x", "PUT")])
 def test_what_is_not_here_is_said(web: Web, path: str, method: str) -> None:
     """With where to look."""
-    answer = httpx.request(method, web.url + path, trust_env=False)
+    answer = httpx.request(method, web.url + path, trust_env=False, timeout=WAIT_S)
     assert answer.status_code in (404, 405)
     assert "/openapi.json" in problem(answer)
 
@@ -340,7 +341,7 @@ def test_with_tls_the_calls_are_the_same(
     """The service shows the certificate that it has for gRPC; a caller needs none."""
     web = start_web(identities["server"])
     context = ssl.create_default_context(cafile=str(authority.file))
-    with httpx.Client(verify=context, trust_env=False) as client:
+    with httpx.Client(verify=context, trust_env=False, timeout=WAIT_S) as client:
         answer = client.post(
             f"{web.url}/requests", json=erasure(), headers={"Authorization": f"Bearer {web.tokens['3']}"}
         )

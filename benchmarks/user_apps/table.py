@@ -167,6 +167,7 @@ def run(work: Path, names: list[str], transports: list[str]) -> dict[str, Result
         if name in results and (KINDS[name].refused or (work / f"{name}.npy").exists()):
             continue
         results[name], model = reference(name)
+        results[name]["made"] = tables.provenance()  # kinds are run when they are written
         if model is not None:
             np.save(work / f"{name}.npy", model)
         keep(name, results[name])
@@ -228,5 +229,6 @@ def main() -> None:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the processes of a deployment too
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    results = run(options.work, options.kinds, options.transports)
+    found = run(options.work, options.kinds, options.transports)
+    results = {name: found[name] for name in KINDS if name in found}
     tables.write(options.output, page(results), {"apps": results})

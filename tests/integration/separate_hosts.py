@@ -164,7 +164,7 @@ class FederationOfHosts(LiveFederation):
         """File a request about samples; it is durable when this returns."""
         self._samples_file.write_text("\n".join(sorted(target.sample_ids)))
         words = ["--client", target.client_id, "--method", "puf-special"]
-        words += ["--samples", str(self._samples_file), "--key", key]
+        words += ["--samples", str(self._samples_file), *(["--key", key] if key else [])]
         return self.noted(self.ledger.requests.get(self.flower_unlearn("request", *words).split()[0]), target)
 
     @contextmanager

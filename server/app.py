@@ -85,7 +85,7 @@ from unlearning.runtime.peak_memory import GB
 from unlearning.task_contract import check_task, couples_examples, refuse_coupled
 from unlearning.tasks.own_code import load_own_test
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import initial_parameters, structure
+from unlearning.training import starting_parameters, structure
 
 _log = getLogger(__name__)
 
@@ -207,7 +207,7 @@ def run_federation(
             found = context.checkpoints.newest()
             if found is None:
                 _log.info("A new federation in %s", context.state_dir)
-                found = FederationState(parameters=initial_parameters(context.task, settings.seed))
+                found = FederationState(parameters=starting_parameters(context.task, settings.seed))
             else:
                 _log.info("Going on in %s from round %d (%s)", context.state_dir, found.round, found.phase)
             return replace(found, settings=_settings_of_rounds(run, found))

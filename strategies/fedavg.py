@@ -51,7 +51,7 @@ from unlearning.parameters import Models, Vector, content_hash
 from unlearning.requests import Exclusions
 from unlearning.secure_aggregation.addends import SecureTotal
 from unlearning.tasks.task import Task
-from unlearning.training import frozen_part, initial_parameters
+from unlearning.training import frozen_part, starting_parameters
 
 _log = getLogger(__name__)
 
@@ -115,7 +115,7 @@ class FedAvg(Strategy):
 
     def initial_arrays(self) -> ArrayRecord:
         """Return the model that training starts from, for Flower's `start`: the same for the same seed."""
-        return model_record(initial_parameters(self.task, self.settings.seed))
+        return model_record(starting_parameters(self.task, self.settings.seed))
 
     def follow(self, plan: RoundPlan) -> None:
         """Go by `plan` from now on."""

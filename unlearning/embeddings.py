@@ -34,10 +34,13 @@ class DifferentiableEmbeddings(TorchFunctionMode):
         given = dict(kwargs or {})
         if func in (functional.embedding, functional.embedding_bag):
             given["sparse"] = False
-        is_sum = given.get("mode") in ("sum", "mean") and not given["scale_grad_by_freq"]
-        if func is functional.embedding_bag and is_sum and not args[0].is_nested:
+        if func is functional.embedding_bag and _is_linear(**given) and not args[0].is_nested:
             return _bag(*args, **given)
         return func(*args, **given)
+
+
+def _is_linear(mode: str, scale_grad_by_freq: bool, **_others: Any) -> bool:
+    return mode != "max" and not scale_grad_by_freq
 
 
 def _bag(

@@ -19,11 +19,13 @@ from unlearning.own_training import run_own_training
 from unlearning.parameters import (
     Vector,
     at_home,
+    count_not_finite,
     flatten,
     has_frozen,
     hash_of_tensors,
     hold_constants,
     hold_statistics,
+    layout,
     load,
     refuse_odd_parameters,
     size_of_vector,
@@ -87,6 +89,24 @@ def initial_parameters(task: Task, seed: int) -> Vector:
     model = _untrained(task, seed)
     _load_pretrained(task, model)
     return flatten(model)
+
+
+def starting_parameters(task: Task, seed: int) -> Vector:
+    """Return `initial_parameters` for a new federation, which nothing could be learnt from if one were not finite.
+
+    Raises:
+        AppError: one is not; names its parameter. DataError: as `initial_parameters`.
+    """
+    found = initial_parameters(task, seed)
+    for slot in layout(structure(task)):
+        if count := count_not_finite(found[slot.start : slot.stop]):
+            raise AppError(
+                f"The model of {task.name} is built with {count:,} values of {slot.name} that are not finite, so no "
+                "answer could be accepted. Initialise it where it is built (torch.empty does not).",
+                code="unusable-start",
+                parameter=slot.name,
+            )
+    return found
 
 
 def untrained_parameters(task: Task, seed: int) -> Vector:

@@ -27,7 +27,7 @@ from unlearning.runtime.growing_pause import GrowingPause
 from unlearning.runtime.json_codec import from_plain
 from unlearning.runtime.outages import run_through_outages
 from unlearning.tasks import load_site, make_task
-from unlearning.training import initial_parameters
+from unlearning.training import starting_parameters
 
 _log = getLogger(__name__)
 
@@ -54,7 +54,7 @@ def make_peer(config: PeerConfig) -> Peer:
         num_steps=config.training.local_steps,
         noise=config.noise(),
     )
-    tls, start = config.tls_files(), initial_parameters(task, config.training.seed)
+    tls, start = config.tls_files(), starting_parameters(task, config.training.seed)
     norm = config.limits.feature_norm
     if norm and (found := feature_norm(task, learner.examples)) > norm:
         raise DataError(

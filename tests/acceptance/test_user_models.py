@@ -15,15 +15,20 @@ from client import make_client_app
 from client.context_memory import memory_of
 from server import make_server_app
 from server.federation.checkpoints import CheckpointStore
+from strategies.fedavg import FedAvg
 from strategies.in_process_grid import run_apps
 from tests.cases import LONG
 from tests.federation import DEFAULTS
+from tests.raising import raises
+from unlearning.errors import AppError
 from unlearning.evaluation import predict
+from unlearning.local import begin
 from unlearning.optimizers import OPTIMIZER
 from unlearning.tasks import Examples, Site, Task
 from unlearning.tasks.losses import classification_measures, cross_entropy
 from unlearning.tasks.set_metrics import balanced_accuracy, roc_auc
 from unlearning.tasks.task import numbered
+from unlearning.training import TrainingSettings
 
 NUM_CLIENTS = 3
 COUNT = 16
@@ -169,6 +174,25 @@ def test_a_users_model_learns_forgets_and_reports(tmp_path, name):
     after = report["measurements"][-1]
     assert after["test"]["num_examples"] == COUNT
     assert {"yeom", "confidence"} <= set(after["figures"])
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_model_that_is_built_without_values_is_refused_before_a_round(tmp_path, value):
+    """As by torch.empty; in the library and in Flower's own loop too."""
+
+    class Shifted(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(6, 2)
+            self.shift = nn.Parameter(torch.tensor([0.0, value]))
+
+    federation = Federation(tmp_path, Shifted, rows)
+    for start in (
+        lambda: federation.run("natural"),
+        lambda: begin(federation.task, TrainingSettings()),
+        lambda: FedAvg(federation.task).initial_arrays(),
+    ):
+        with raises(AppError, "unusable-start", parameter="shift"):
+            start()
 
 
 def test_metrics_of_whole_sets_are_in_the_report(tmp_path):

@@ -35,7 +35,7 @@ from unlearning.runtime.display import new_axes, table, with_progress
 from unlearning.runtime.stores import Arrays, MemoryStore
 from unlearning.task_contract import refuse_coupled
 from unlearning.tasks.task import Examples, Task, forgotten_mask
-from unlearning.training import Trained, TrainingSettings, initial_parameters, local_seed, model_with
+from unlearning.training import Trained, TrainingSettings, local_seed, model_with, starting_parameters
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -155,7 +155,7 @@ def begin(task: Task, training: TrainingSettings, prepare: str | Mapping[str, Pr
         raise ConfigurationError(problems)
     stores = {name: MemoryStore() for name in prepared}
     start = Learnt(parameters=np.zeros(0), training=training, prepared=prepared, stores=stores)
-    return replace(start, parameters=initial_parameters(start.learns(task), training.seed))
+    return replace(start, parameters=starting_parameters(start.learns(task), training.seed))
 
 
 def learn(task: Task, sites: Sites, learnt: Learnt, *, rounds: int = 1) -> Learnt:

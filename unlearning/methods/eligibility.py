@@ -10,10 +10,11 @@ from unlearning.methods.classifier_head import head_slots, size_of
 from unlearning.methods.method import ANSWERS, Method, MethodInfo, Need
 from unlearning.methods.preparation import Preparation
 from unlearning.own_training import takes_after_step
+from unlearning.parameters import size_of_vector
 from unlearning.requests import Granularity, Target
 from unlearning.tasks.own_code import name_of
 from unlearning.tasks.task import Task
-from unlearning.training import initial_parameters
+from unlearning.training import structure
 from unlearning.verification.difference.holders import Deletion, Holder, Layer, reveals
 
 
@@ -75,13 +76,12 @@ class FederationProfile:
     @classmethod
     def of(cls, task: Task, **known: Any) -> "FederationProfile":
         """Return the part that the task decides, and whatever else is known."""
-        parameters = initial_parameters(task, seed=0)
         return cls(
             task=task.name,
             score_name=task.score_name,
             num_classes=task.num_classes,
-            num_parameters=parameters.size,
-            bytes_per_parameter=parameters.itemsize,
+            num_parameters=size_of_vector(structure(task)),
+            bytes_per_parameter=task.dtype.itemsize,
             num_head_parameters=_head_size(task),
             has_statistics=buffer_positions(task).size > 0,
             own_training=name_of(task.train) if task.train is not None else "",

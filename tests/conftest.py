@@ -24,6 +24,9 @@ settings.register_profile(
 )  # a busy machine is no failure
 settings.load_profile("same cases")
 
+UMASK = os.umask(0o022)
+os.umask(UMASK)
+
 WITH_SLOW_TESTS = pytest.StashKey[set[Path]]()
 
 
@@ -81,11 +84,13 @@ def same_logs_in_every_order() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def same_umask_in_every_order() -> Iterator[None]:
-    """Apps and commands set the one of their process; the directories of a later test may be for another user."""
-    before = os.umask(0o022)
-    os.umask(before)
+    """Apps and commands set the one of their process; the directories of a later test may be for another user.
+
+    An app that a module's tests share has run before the first of them.
+    """
+    os.umask(UMASK)
     yield
-    os.umask(before)
+    os.umask(UMASK)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from tests.conftest import UMASK
 
 @pytest.fixture(scope="module")
 def shared_app() -> None:
-    """As a federation that a module's tests share: it runs before the first of them, and keeps what it makes private."""
+    """As a federation that a module's tests share: it runs before the first, and keeps what it makes private."""
     os.umask(0o077)
 
 

@@ -157,6 +157,18 @@ def test_a_site_writes_its_own_layers(tmp_path):
     assert model[1].bias.tolist() == [1, 2]
 
 
+@pytest.mark.parametrize(("value", "in_state"), [(-torch.inf, True), (0.0, False)])
+def test_a_buffer_of_local_layers_that_does_not_travel_is_accepted(value, in_state):
+    """A mask of infinity, and what is not in the state: neither is a running statistic."""
+
+    def masked() -> nn.Module:
+        model = network()
+        model[1].register_buffer("mask", torch.tensor([value]), persistent=in_state)
+        return model
+
+    assert [slot.name for slot in layout(structure(task(build_model=masked)))] == ["0.0.weight", "0.0.bias"]
+
+
 def test_running_statistics_of_the_shared_part_travel():
     """They are averaged as in a model without local layers."""
     model = structure(task(build_model=lambda: network(norm=True)))

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from unlearning.errors import AppError
-from unlearning.parameters import TRAVELLING_BUFFERS, has_frozen, travelling
+from unlearning.parameters import TRAVELLING_BUFFERS, has_frozen, layout
 from unlearning.runtime.stores import Arrays
 from unlearning.tasks.task import Task
 
@@ -28,8 +28,7 @@ def freeze_local(task: Task, model: nn.Module) -> None:
     for problem in _problems(task, model):
         raise AppError(f"local_layers of {task.name}: {problem}", code="local-layers")
     if not has_frozen(model):
-        buffers = (name for name, one in travelling(model).items() if not isinstance(one, nn.Parameter))
-        model.__dict__[TRAVELLING_BUFFERS] = tuple(buffers)
+        model.__dict__[TRAVELLING_BUFFERS] = tuple(slot.name for slot in layout(model) if slot.is_buffer)
     for name, parameter in model.named_parameters():
         if name.startswith(task.local_layers):
             parameter.requires_grad_(False)
@@ -50,9 +49,9 @@ def _problems(task: Task, model: nn.Module) -> Iterator[str]:
     for name, one in every.items():
         if id(one) in own and name not in local:
             yield f"{name} is one of them too, by another name. Do not tie a local weight to a shared one."
-    for name, tensor in travelling(model).items():
-        if name.startswith(task.local_layers) and not isinstance(tensor, nn.Parameter):
-            yield f"{name} is a running statistic, which is no parameter. Take LayerNorm or GroupNorm there."
+    for slot in layout(model):
+        if slot.is_buffer and slot.name.startswith(task.local_layers):
+            yield f"{slot.name} is a running statistic, which is no parameter. Take LayerNorm or GroupNorm there."
 
 
 def at_site(task: Task, values: Arrays) -> Task:

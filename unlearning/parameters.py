@@ -101,7 +101,7 @@ def _repeated_names(model: nn.Module) -> frozenset[str]:
 
 
 def refuse_odd_parameters(model: nn.Module) -> None:
-    """Refuse parameters without a shape, of complex numbers, and two in the same memory: a device would part them.
+    """Refuse parameters without a shape or of complex numbers, and two in one memory, which a device would part.
 
     Raises:
         AppError: there are such; names them.
@@ -139,14 +139,13 @@ def refuse_odd_parameters(model: nn.Module) -> None:
 
 def hold_constants(model: nn.Module) -> None:
     """Keep buffers out of the vector that have values which are not finite, now that the model is built."""
-    parameters = {id(parameter) for parameter in model.parameters()}
-    found = tuple(
+    found = [
         name
-        for name, tensor in model.state_dict(keep_vars=True).items()
-        if tensor.is_floating_point() and id(tensor) not in parameters and not tensor.isfinite().all()
-    )
+        for name, tensor in travelling(model).items()
+        if not isinstance(tensor, nn.Parameter) and not tensor.isfinite().all()
+    ]
     if found:
-        model.__dict__[_CONSTANTS] = found
+        model.__dict__[_CONSTANTS] = (*getattr(model, _CONSTANTS, ()), *found)
 
 
 def hold_statistics(model: nn.Module) -> None:
@@ -182,7 +181,7 @@ def hash_of_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 
 def state_to_save(model: nn.Module) -> dict[str, Any]:
-    """Return the whole `state_dict()`, marked with which of its tensors the flat vector holds, where it is not all."""
+    """Return the whole `state_dict()`, marked with what of it the flat vector leaves out, and with what is tied."""
     state = model.state_dict()
     goes = travelling(model)
     names = slots_by_name(model)

@@ -98,15 +98,19 @@ def starting_parameters(task: Task, seed: int) -> Vector:
         AppError: one is not; names its parameter. DataError: as `initial_parameters`.
     """
     found = initial_parameters(task, seed)
-    for slot in layout(structure(task)):
-        if count := count_not_finite(found[slot.start : slot.stop]):
-            raise AppError(
-                f"The model of {task.name} is built with {count:,} values of {slot.name} that are not finite, so no "
-                "answer could be accepted. Initialise it where it is built (torch.empty does not).",
-                code="unusable-start",
-                parameter=slot.name,
-            )
-    return found
+    if not count_not_finite(found):
+        return found
+    name, count = next(
+        (slot.name, count)
+        for slot in layout(structure(task))
+        if (count := count_not_finite(found[slot.start : slot.stop]))
+    )
+    raise AppError(
+        f"The model of {task.name} is built with {count:,} values of {name} that are not finite, so no answer could "
+        "be accepted. Initialise it where it is built (torch.empty does not).",
+        code="unusable-start",
+        parameter=name,
+    )
 
 
 def untrained_parameters(task: Task, seed: int) -> Vector:

@@ -5,7 +5,7 @@ long as they run: an accelerator repeats them from a recording (a CUDA graph).
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 
@@ -50,7 +50,9 @@ class Step:
         self._starts = [(weight, weight.detach().clone()) for weight in trained]
         self._task, self._model, self._optimizer, self._clip_norm = task, model, optimizer, clip_norm
         # What else is done with a gradient, torch has for dense ones only.
-        self._takes_sparse = isinstance(optimizer, Sgd) and optimizer.is_plain and not clip_norm + proximal_mu
+        self._takes_sparse = (
+            isinstance(optimizer, Sgd) and optimizer.is_plain and not (clip_norm or proximal_mu)
+        )
         device = next(model.parameters()).device
         self.loss = torch.zeros((), dtype=torch.float64, device=device)
         is_plain = isinstance(optimizer, Sgd) and task.loss in _WITHOUT_MEMORY
@@ -62,7 +64,7 @@ class Step:
         loss = self._task.loss(self._outputs(inputs, len(targets)), targets)
         loss.backward()  # type: ignore[no-untyped-call]
         if not self._takes_sparse:
-            _make_dense(self._model)
+            _make_dense(self._optimizer.weights)
         for weight, start in self._starts:
             if weight.grad is not None:
                 weight.grad.add_(weight.detach() - start, alpha=self._proximal_mu)
@@ -91,9 +93,9 @@ class Step:
                 layer.train()
 
 
-def _make_dense(model: nn.Module) -> None:
+def _make_dense(weights: Iterable[Tensor]) -> None:
     """Make the sparse gradients of embeddings dense, in place."""
-    for weight in model.parameters():
+    for weight in weights:
         if weight.grad is not None and weight.grad.is_sparse:
             weight.grad = weight.grad.to_dense()
 

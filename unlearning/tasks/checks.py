@@ -27,7 +27,7 @@ def check_examples(examples: Examples, where: str) -> None:
     Raises:
         DataError: an id is no text or is shared, or inputs are no tensors, not finite, or others when read again.
     """
-    if len(examples):  # NumPy makes numbers of no ids
+    if len(examples):
         _check_ids(examples, where)
         _check_inputs(examples, where)
 

@@ -54,9 +54,14 @@ from unlearning.runtime.json_codec import from_plain, to_plain
 from unlearning.secure_aggregation import client_round
 from unlearning.secure_aggregation.addends import SumTerm, addend
 from unlearning.secure_aggregation.client_round import ClientRound, Identity
-from unlearning.secure_aggregation.repeated_sums import LEAVING, check_repeated
 from unlearning.secure_aggregation.ring import Ring
-from unlearning.secure_aggregation.terms import SMALLEST_COHORT, Advertisement, RoundTerms
+from unlearning.secure_aggregation.terms import (
+    LEAVING,
+    SMALLEST_COHORT,
+    Advertisement,
+    RoundTerms,
+    check_repeated,
+)
 from unlearning.verification.masked_counts import SETS, to_counts
 
 _log = getLogger(__name__)

@@ -30,8 +30,7 @@ with nothing_collected():  # PyTorch, SciPy and scikit-learn come with it
 
 from flower_unlearning_names import refuse_shadows
 from server.certificate.keys import check_certificate_key
-from server.federation.asked_round import AskedRound
-from server.federation.checkpoints import CheckpointStore
+from server.federation.checkpoints import AskedRound, CheckpointStore
 from server.federation.clients import Clients
 from server.federation.context import FederationContext
 from server.federation.earlier_settings import SettingsSince, going_on

@@ -2,17 +2,20 @@
 
 A file is named `SEQUENCE-TOKEN.npz`. TOKEN is the fencing token of the process that wrote it. The newest one by (token,
 sequence) counts. A damaged file is passed over with a message: all that is read of an .npz has a CRC-32 in it.
+
+Beside them, `AskedRound`: the round of secure aggregation that was asked last, for sites answer none twice, whatever
+becomes of it.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import getLogger
 from pathlib import Path
 
 from server.federation.state import FederationState
 from unlearning.errors import CheckpointError, VersionMismatch
 from unlearning.runtime.archive import pack_into, unpack
-from unlearning.runtime.durable_files import durable_file, make_private, sync_directory
+from unlearning.runtime.durable_files import durable_file, make_private, sync_directory, write_atomically
 
 _log = getLogger(__name__)
 _NAME = re.compile(r"(\d{10})-(\d{6})(?:-[0-9a-f]{16})?\.npz")  # earlier ones end in a hash
@@ -92,3 +95,40 @@ class CheckpointStore:
             if match:
                 found.append(_Entry(int(match[2]), int(match[1]), path))
         return found
+
+
+class AskedRound:
+    """The number of a round, in a file from its first message until a checkpoint has what came of it.
+
+    What is not in a checkpoint (this process died, nothing could be saved, a deletion's attempt failed) is asked for
+    again under the next number, for sites may have answered this one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._number = 0
+
+    def resume(self, state: FederationState) -> None:
+        """Read the file, before going on from a checkpoint's `state`: where there is one its round was not ended."""
+        if self._path.exists():
+            text = self._path.read_text(encoding="ascii", errors="replace")
+            self._number = max(state.round + 1, int(text) if text.isdecimal() else 0)
+
+    def begin(self, number: int) -> None:
+        """Note that the round `number` is asked from now on.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        write_atomically(self._path, str(number).encode())
+        self._number = number
+
+    def end(self, saved: FederationState) -> None:
+        """Erase the file of a round, if the `saved` state has what came of it."""
+        if 0 < self._number <= saved.round:
+            self._path.unlink(missing_ok=True)
+            self._number = 0
+
+    def skip(self, state: FederationState) -> FederationState:
+        """Return `state` with a number after which none was asked yet."""
+        return state if state.round >= self._number else replace(state, round=self._number)

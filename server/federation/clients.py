@@ -12,7 +12,7 @@ from typing import Any
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from server.federation.asked_round import AskedRound
+from server.federation.checkpoints import AskedRound
 from server.federation.presence import register_clients, suspended
 from server.federation.site_inbox import SiteRequests
 from server.federation.site_problems import SiteProblems

@@ -23,7 +23,7 @@ SETTINGS_FILE = "settings.json"
 OWN_RUNS = "comparisons.json"
 """What the user's own runs measured (`flower-unlearn bench --app`); the live loop tells it to the ledger."""
 ASKED_ROUND = "asked-round"
-"""The round of secure aggregation under way (`server.federation.asked_round`)."""
+"""The round of secure aggregation under way (`server.federation.checkpoints`)."""
 UNDONE_FILE, RESIDUE_FILE = "undone-by-restore.json", "residue-erased.json"
 NOISE_SECRET = "noise-secret"
 """What the noise of released models is derived from (`unlearning.certified.noise_secret`): 32 bytes, mode 600.

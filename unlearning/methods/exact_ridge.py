@@ -16,7 +16,7 @@ that a client need not be there to be forgotten. Both learn the difference; what
 
 Under secure aggregation the server sees Σ G_i and Σ B_i only, keeps none of them, and makes the head of a round's sum
 at once. A deletion is then one exchange with all that stay. Two such sums differ by what one client holds where one of
-them lacks it, so sites refuse a sum that lacks a client for another reason (`secure_aggregation.repeated_sums`).
+them lacks it, so sites refuse a sum that lacks a client for another reason (`secure_aggregation.terms`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +60,7 @@ from unlearning.parameters import Models, Vector, norm, weighted_mean
 from unlearning.requests import NOTHING, Exclusions
 from unlearning.runtime.stores import Arrays, Store, keep_newest, newest
 from unlearning.secure_aggregation.addends import MOST_RATE, SecureTotal, SumTerm
-from unlearning.secure_aggregation.repeated_sums import LEAVING
+from unlearning.secure_aggregation.terms import LEAVING
 from unlearning.tasks.task import Task
 from unlearning.training import Trained
 from unlearning.verification.difference.holders import TargetSends

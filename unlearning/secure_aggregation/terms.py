@@ -13,6 +13,8 @@ COMPLETE_UP_TO = 50
 """Clients of a larger cohort share masks with some of the others only."""
 SMALLEST_COHORT = 3
 """No client takes part among fewer, whatever the settings say."""
+LEAVING = "leaving"
+"""The value of an instruction that names the clients that the sum lacks because all of theirs is forgotten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,3 +151,33 @@ def degree(count: int) -> int:
     Source: Bell et al., Section 4, with the exact hypergeometric tails.
     """
     return count - 1 if count <= COMPLETE_UP_TO else min(count - 1, 2 * math.ceil(6.4 * math.log2(count)))
+
+
+def check_repeated(
+    before: Iterable[str], now: Iterable[str], *, leaving: Iterable[str] = (), fewest: int
+) -> None:
+    """Refuse a sum of data whose difference to the one before would show what a client holds.
+
+    A sum of updates is another one in each round, as the model is. A sum of data (the Gram matrices of exact ridge) is
+    the same in each, so two of them differ by what the clients hold that only one of them is over.
+
+    before: the clients of the sum before, none where there was none. leaving: whose data the sum is to lack.
+    fewest: so many clients may be new at once, or more: what they hold is a sum as well.
+
+    Raises:
+        SecureAggregationError: a client is missing, or too few are new.
+    """
+    before, now = set(before), set(now)
+    if missing := sorted(before - now - set(leaving)):
+        raise SecureAggregationError(
+            f"The sum would lack client(s) {', '.join(missing)}, and beside the sum before it show what they hold. "
+            "It waits until they are there, or until they are forgotten.",
+            code="cohort-changed",
+        )
+    new = sorted(now - before)
+    if before and 0 < len(new) < fewest:
+        raise SecureAggregationError(
+            f"Client(s) {', '.join(new)} are new, and the sum beside the one before would show what they hold. At "
+            f"least {fewest} must be new at once.",
+            code="cohort-changed",
+        )

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.federation.asked_round import AskedRound
+from server.federation.checkpoints import AskedRound
 from server.federation.state import FederationState
 
 

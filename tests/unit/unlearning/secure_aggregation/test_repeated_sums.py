@@ -3,7 +3,7 @@
 import pytest
 
 from unlearning.errors import SecureAggregationError
-from unlearning.secure_aggregation.repeated_sums import check_repeated
+from unlearning.secure_aggregation.terms import check_repeated
 
 
 @pytest.mark.parametrize(

@@ -325,15 +325,16 @@ def _allowed(caller: Caller, wanted: RequestFilter) -> RequestFilter:
             "Leave the client out.",
             code="requests-of-others",
         )
-    numbers = wanted.after, wanted.offset, wanted.limit
-    is_text = wanted.text.isprintable() and len(wanted.text) <= _LONGEST_SEARCH
-    is_time = wanted.since is None or wanted.since.tzinfo is not None
-    if not (0 <= min(numbers) <= max(numbers) <= _LARGEST and is_text and is_time):
-        raise InvalidRequest(
-            "A list begins after a request's number and has an offset and a limit, each of them 0 or more; a "
-            f"search has at most {_LONGEST_SEARCH} printable characters, and a time has its zone.",
-            code="bad-list",
-        )
+    problem = ""
+    for name in ("after", "offset", "limit"):
+        if not 0 <= getattr(wanted, name) <= _LARGEST:
+            problem = f"{name}: 0 or more, got {getattr(wanted, name)}"
+    if not wanted.text.isprintable() or len(wanted.text) > _LONGEST_SEARCH:
+        problem = f"text: a search has at most {_LONGEST_SEARCH} printable characters"
+    if wanted.since is not None and wanted.since.tzinfo is None:
+        problem = "since: a time has its zone, as in 2026-11-20T10:00:00Z"
+    if problem:
+        raise InvalidRequest(f"{problem}.", code="bad-list")
     return replace(wanted, client_id=client_id, limit=min(wanted.limit or _PAGE, _PAGE))
 
 

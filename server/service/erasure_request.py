@@ -22,6 +22,7 @@ from pydantic import (
 
 from server.ledger import NewRequest
 from server.service.access import Caller
+from server.service.problems import is_written
 from server.service.statuses import AccessDenied
 from unlearning.errors import InvalidRequest
 from unlearning.gdpr import Particulars
@@ -52,12 +53,33 @@ class Identity(Part):
     identity_format: Literal["raw"]
 
 
+_DAYS: TypeAdapter[date] = TypeAdapter(date)
+_MOMENTS: TypeAdapter[datetime | date] = TypeAdapter(AwareDatetime | date)
+
+
+def _day(text: Any) -> date:
+    with suppress(ValidationError):
+        if is_written(text):
+            return _DAYS.validate_strings(text)
+    raise ValueError("a date (YYYY-MM-DD)")
+
+
+def _moment(text: Any) -> datetime | date:
+    with suppress(ValidationError):  # one for each kind that it may be
+        if is_written(text):
+            return _MOMENTS.validate_strings(text)
+    raise ValueError("a time with its zone, or a date (YYYY-MM-DD)")
+
+
+_Day = Annotated[date, PlainValidator(_day, json_schema_input_type=date)]
+_Moment = Annotated[datetime | date, PlainValidator(_moment, json_schema_input_type=AwareDatetime | date)]
+
 _HINTS = get_type_hints(Particulars, include_extras=True)
 _SAID = [item for item in fields(Particulars) if item.name != "received_on"]
 """What the extension says of a request's particulars; the day of receipt is the time of submission."""
 _FORMS: dict[str, Any] = {
     item.name: (
-        get_args(_HINTS[item.name])[0],
+        _Day | None if (kind := get_args(_HINTS[item.name])[0]) == date | None else kind,
         Field(item.default, description=get_args(_HINTS[item.name])[1]),
     )
     for item in _SAID
@@ -85,19 +107,6 @@ class Extensions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     own: Extension = Field(Extension(), alias=EXTENSION)
-
-
-_MOMENTS: TypeAdapter[datetime | date] = TypeAdapter(AwareDatetime | date)
-
-
-def _moment(text: Any) -> datetime | date:
-    with suppress(ValidationError):  # one for each kind that it may be
-        if isinstance(text, str) and text[4:5] == "-":  # no count of seconds
-            return _MOMENTS.validate_strings(text)
-    raise ValueError("a time with its zone, or a date (YYYY-MM-DD)")
-
-
-_Moment = Annotated[datetime | date, PlainValidator(_moment, json_schema_input_type=AwareDatetime | date)]
 
 
 class ErasureRequest(Part):

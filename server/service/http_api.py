@@ -144,7 +144,7 @@ class HttpApi:
         if item.body:
             given = read_document(item.body, raw or b"{}")
         elif item.query:
-            given = read_query(item.query, request.query_params)
+            given = read_query(item.query, request.query_params, item.leaves_out)
         core = self.sandbox.core() if caller.is_sandbox else self.core
         return Asked(item, caller, core, request.path_params.get("id", ""), raw, given)
 
@@ -189,7 +189,7 @@ class HttpApi:
 
     def _pages(self, asked: Asked) -> Iterator[Sequence[DeletionRequest]]:
         """Yield the requests that a filter finds, in order of arrival, as many at once as a page has."""
-        wanted = replace(asked.given, order=None, descending=False, offset=0, limit=0)
+        wanted = asked.given
         while found := asked.core.service.list_requests(asked.caller, wanted).requests:
             yield found
             wanted = replace(wanted, after=request_number(found[-1].id))

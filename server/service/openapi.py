@@ -43,6 +43,7 @@ class Operation:
     """One path and method. call: that of the deletion service which it is; "" where it needs no token.
 
     body, query: what is read into; answer: what is answered, None for the bytes of a file. verb: of `VERBS`.
+    leaves_out: fields of `query` that it does not take. absent: why a service may not have it.
     """
 
     path: str
@@ -54,8 +55,10 @@ class Operation:
     kind: str = _JSON
     body: type[BaseModel] | None = None
     query: type | None = None
+    leaves_out: tuple[str, ...] = ()
     answer: Any = None
     verb: str = ""
+    absent: str = ""
 
 
 _OWN = "/requests/{id}"
@@ -113,6 +116,7 @@ OPERATIONS = (
         call="ListRequests",
         kind=KIND,
         query=RequestFilter,
+        leaves_out=("order", "descending", "offset", "limit"),
     ),
     Operation(
         path="/plan",
@@ -164,6 +168,7 @@ OPERATIONS = (
         name="getCallbackKey",
         summary="Return the public key of callbacks, where there are any.",
         kind="application/x-pem-file",
+        absent="This service makes no callbacks.",
     ),
     Operation(path="/openapi.json", name="describe", summary="Return this document."),
 )
@@ -215,6 +220,8 @@ def _described(item: Operation, references: Mapping[Any, Any]) -> dict[str, Any]
     if item.call:
         operation["security"] = [{"token": []}]
         operation["responses"] |= {code: _refusal(code, why, references) for code, why in _REFUSALS.items()}
+    if item.absent:
+        operation["responses"]["404"] = _refusal("404", item.absent, references)
     if item.status == 201:
         answered["headers"] = _LOCATION
         operation["responses"]["200"] = answered
@@ -224,14 +231,18 @@ def _described(item: Operation, references: Mapping[Any, Any]) -> dict[str, Any]
         operation["requestBody"] = {"required": is_required, "content": body}
     if item.query:
         operation["description"] = getdoc(item.query)
-        operation["parameters"] += _parameters(item.query)
+        operation["parameters"] += [
+            one for one in _parameters(item.query) if one["name"] not in item.leaves_out
+        ]
     return operation
 
 
 def _parameters(query: type) -> Iterator[dict[str, Any]]:
     """Yield the description of a query's parameters; one that may be left out is not null."""
     for name, schema in TypeAdapter(query).json_schema(ref_template=_REFS)["properties"].items():
-        yield {"name": name, "in": "query", "schema": schema.get("anyOf", [schema])[0]}
+        is_number = schema.get("type") == "integer"
+        schema = {**schema.get("anyOf", [schema])[0], **({"minimum": 0} if is_number else {})}
+        yield {"name": name, "in": "query", "schema": schema}
 
 
 def _file_of(kind: str) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import date, datetime
 from http import HTTPStatus
 from math import ceil
-from typing import Any, TypeVar, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import quote
 
 import grpc
@@ -72,18 +73,26 @@ def read_document(kind: type[_Read], raw: bytes) -> _Read:
         raise _malformed(exc, "pointer", "The body") from None
 
 
-def read_query(kind: type[_Any], given: QueryParams) -> _Any:
-    """Read the parameters of a query.
+def read_query(kind: type[_Any], given: QueryParams, leaves_out: Sequence[str] = ()) -> _Any:
+    """Read the parameters of a query; those that it `leaves_out` are unknown.
 
     Raises:
         InvalidRequest: one is unknown, given twice or cannot be.
     """
-    hints = get_type_hints(kind)
+    hints = {name: hint for name, hint in get_type_hints(kind).items() if name not in leaves_out}
     if strange := [
         WrongPart(detail="unknown", parameter=as_line(name, 100)) for name in given if name not in hints
     ]:
         raise InvalidRequest(
             f"The query has an unknown {strange[0].parameter}.", code="malformed", errors=strange[:_SHOWN]
+        )
+    if counted := [
+        WrongPart(detail="a date (YYYY-MM-DD), and of a time its zone", parameter=name)
+        for name, text in given.multi_items()
+        if {date, datetime} & {*get_args(hints[name])} and not is_written(text)
+    ]:
+        raise InvalidRequest(
+            f"{counted[0].parameter}: {counted[0].detail}.", code="malformed", errors=counted[:_SHOWN]
         )
     several = {name for name, hint in hints.items() if get_origin(hint) in (list, tuple)}
     values: dict[str, Any] = {name: given.getlist(name) for name in given}
@@ -92,6 +101,11 @@ def read_query(kind: type[_Any], given: QueryParams) -> _Any:
         return TypeAdapter(kind).validate_python(values | single)
     except ValidationError as exc:
         raise _malformed(exc, "parameter", "The query") from None
+
+
+def is_written(text: object) -> bool:
+    """Tell a day or time in digits and hyphens from a count of seconds, which pydantic takes for either."""
+    return isinstance(text, str) and text[4:5] == "-"
 
 
 def problem_of(error: Exception, places: Mapping[str, str]) -> Response:

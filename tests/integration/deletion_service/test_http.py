@@ -107,7 +107,7 @@ def test_a_filtered_list_comes_whole_as_csv(web: Web, as_: As, monkeypatch: pyte
         assert (answer.status_code, answer.headers["content-type"]) == (200, "text/csv; charset=utf-8")
         return list(csv.DictReader(io.StringIO(answer.content.decode("utf-8-sig"))))
 
-    found = rows(web.as_("auditor").get("/requests.csv?statuses=received&order=due&limit=1"))
+    found = rows(web.as_("auditor").get("/requests.csv?statuses=received&after=0"))
     assert [(row["id"], row["reference"]) for row in found] == [
         (f"r-00000{n}", f"'=DSR-{n - 1}") for n in range(1, 5)
     ]
@@ -253,6 +253,17 @@ def test_the_description_has_the_requests_form(web: Web) -> None:
     assert "ErasureRequest" in document["components"]["schemas"]
     assert "/requests/{id}/certificate" in document["paths"]
     assert web.fetch("/discovery").json()["api_version"] == "2.0"
+
+
+def test_the_description_has_what_is_refused(web: Web) -> None:
+    """Numbers below 0, and the key of callbacks where there are none."""
+    paths = web.fetch("/openapi.json").json()["paths"]
+    numbers = [
+        one for one in paths["/requests"]["get"]["parameters"] if one["schema"].get("type") == "integer"
+    ]
+    assert {one["name"]: one["schema"]["minimum"] for one in numbers} == {"after": 0, "offset": 0, "limit": 0}
+    assert web.fetch("/callback-key.pem").status_code == 404
+    assert "404" in paths["/callback-key.pem"]["get"]["responses"]
 
 
 # Limits

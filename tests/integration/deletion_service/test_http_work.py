@@ -61,12 +61,28 @@ def test_a_client_sees_its_own_requests_only(web: Web) -> None:
     assert client.get("/requests?client_id=4").status_code == 403
 
 
-@pytest.mark.parametrize("query", ["statuses=gone", "status=failed", "client_id=3&client_id=4", "after=x"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("statuses=gone", "status=failed", "client_id=3&client_id=4", "after=x", "first=yesterday"),
+        *("since=0.5", "since=20261120", "first=86400", "last=0", "first=86400&first=2026-11-20"),
+    ],
+)
 def test_a_query_that_cannot_be_is_refused(web: Web, query: str) -> None:
-    """The parameter is named; one that is passed over would show another list than the caller means."""
+    """The parameter is named; one that is passed over, or read as seconds since 1970, would show another list."""
     answer = web.as_("operator").get(f"/requests?{query}")
     assert answer.status_code == 400
     assert query.partition("=")[0] in {one["parameter"] for one in answer.json()["errors"]}
+
+
+@pytest.mark.parametrize("query", ["order=due", "descending=true", "offset=1", "limit=1"])
+def test_a_whole_list_has_no_pages(web: Web, query: str) -> None:
+    """A part of it, or another order, is refused and not passed over."""
+    answer = web.as_("operator").get(f"/requests.csv?{query}")
+    assert answer.status_code == 400
+    assert [one["parameter"] for one in answer.json()["errors"]] == [query.partition("=")[0]]
+    taken = web.fetch("/openapi.json").json()["paths"]["/requests.csv"]["get"]["parameters"]
+    assert query.partition("=")[0] not in {one["name"] for one in taken}
 
 
 @pytest.mark.parametrize(
@@ -81,8 +97,10 @@ def test_a_query_that_cannot_be_is_refused(web: Web, query: str) -> None:
     ],
 )
 def test_a_list_that_the_ledger_cannot_make_is_refused(web: Web, query: str) -> None:
-    """Before it is asked for."""
-    assert web.as_("operator").get(f"/requests?{query}").status_code == 400
+    """Before it is asked for, by the name of what is wrong."""
+    answer = web.as_("operator").get(f"/requests?{query}")
+    assert answer.status_code == 400
+    assert query.partition("=")[0].replace("_", " ") in answer.json()["detail"]
 
 
 # Plans and decisions
@@ -223,6 +241,9 @@ def test_a_refusal_is_a_problem_document(web: Web) -> None:
     [
         (erasure(submitted_time="yesterday"), "#/submitted_time"),
         (erasure(submitted_time="2990-01-01"), "#/submitted_time"),
+        (erasure(submitted_time="20261120"), "#/submitted_time"),
+        (erasure(extensions={"flower-unlearning": {"due_on": "86400"}}), "due_on"),
+        (erasure(extensions={"flower-unlearning": {"due_on": 86400}}), "due_on"),
         (erasure(FIRST, "a", "a"), "#/subject_identities"),
         (erasure(**{"x/y~z": 1}), "#/x~1y~0z"),
         (

@@ -23,6 +23,7 @@ from unlearning.decentralised.corrections import CorrectionSettings, PeerCurvatu
 from unlearning.decentralised.graphs import Graph, complete, erdos_renyi, from_edges, ring
 from unlearning.decentralised.mixing import check_mixing, metropolis_weights
 from unlearning.errors import ConfigurationError, NumericalError
+from unlearning.methods.preparation import no_truth_for_numbers
 from unlearning.parameters import Vector, norm
 from unlearning.tasks.settings import LearntTask, TaskSettings, problems
 from unlearning.tasks.task import Task
@@ -34,6 +35,7 @@ _CORRECTION_FACTOR = 3.0
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, **TYPED)
+    _numbers = no_truth_for_numbers
 
 
 class GraphSection(_Section):

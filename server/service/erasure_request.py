@@ -19,6 +19,7 @@ from pydantic import (
     ValidationError,
     create_model,
 )
+from pydantic_core import PydanticCustomError
 
 from server.ledger import NewRequest
 from server.service.access import Caller
@@ -61,14 +62,14 @@ def _day(text: Any) -> date:
     with suppress(ValidationError):
         if is_written(text):
             return _DAYS.validate_strings(text)
-    raise ValueError("a date (YYYY-MM-DD)")
+    raise PydanticCustomError("no_day", "Input should be a date (YYYY-MM-DD)")
 
 
 def _moment(text: Any) -> datetime | date:
     with suppress(ValidationError):  # one for each kind that it may be
         if is_written(text):
             return _MOMENTS.validate_strings(text)
-    raise ValueError("a time with its zone, or a date (YYYY-MM-DD)")
+    raise PydanticCustomError("no_time", "Input should be a time with its zone, or a date (YYYY-MM-DD)")
 
 
 _Day = Annotated[date, PlainValidator(_day, json_schema_input_type=date)]

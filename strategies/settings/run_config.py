@@ -28,7 +28,7 @@ from strategies.update_limits import CountLimits, Limits
 from unlearning.errors import ConfigurationError, describe_wrong_value
 from unlearning.methods.eligibility import FederationProfile, unfit_preparations
 from unlearning.methods.method import Need
-from unlearning.methods.preparation import Preparation, task_prepared
+from unlearning.methods.preparation import Preparation, no_truth_for_numbers, task_prepared
 from unlearning.methods.registry import method_named, preparations
 from unlearning.tasks.settings import TaskSettings, problems
 from unlearning.tasks.task import Task
@@ -60,6 +60,8 @@ class RunSettings(
     TaskSettings,
 ):
     """Every setting of a run; names in the configuration are written with hyphens."""
+
+    _numbers = no_truth_for_numbers
 
     @classmethod
     def from_run_config(cls, values: Mapping[str, Any]) -> "RunSettings":

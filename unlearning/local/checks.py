@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
+from typing import Annotated
 
 import numpy as np
-from pydantic import ConfigDict, PositiveInt, TypeAdapter, ValidationError
+from pydantic import ConfigDict, PositiveInt, TypeAdapter, ValidationError, WrapValidator
 from pydantic.dataclasses import dataclass
 
 from unlearning.errors import (
@@ -19,7 +20,7 @@ from unlearning.errors import (
 )
 from unlearning.methods.eligibility import FederationProfile, check_eligible, may_go_together
 from unlearning.methods.method import Method
-from unlearning.methods.preparation import Preparation
+from unlearning.methods.preparation import Preparation, no_truth_for_numbers, truth_is_no_number
 from unlearning.methods.registry import check_supports
 from unlearning.parameters import Vector, check_finite
 from unlearning.requests import ID_RULE, Exclusions, Target, is_id
@@ -28,7 +29,7 @@ from unlearning.tasks.checks import check_examples
 from unlearning.tasks.task import Examples, Task, forgotten_mask, unknown_ids
 from unlearning.training import TrainingSettings, model_with, untrained_parameters
 
-_ROUNDS: TypeAdapter[int] = TypeAdapter(PositiveInt)
+_ROUNDS: TypeAdapter[int] = TypeAdapter(Annotated[PositiveInt, WrapValidator(truth_is_no_number)])
 
 
 @dataclass(
@@ -38,6 +39,8 @@ _ROUNDS: TypeAdapter[int] = TypeAdapter(PositiveInt)
 )
 class _Allowed(TrainingSettings):
     """Training settings whose values are within their bounds."""
+
+    _numbers = no_truth_for_numbers
 
 
 def check_is_task(task: Task) -> None:

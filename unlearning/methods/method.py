@@ -32,7 +32,7 @@ from unlearning.certified.sensitivity import Sensitivity
 from unlearning.errors import MethodFailed
 from unlearning.methods.classifier_head import head_slots
 from unlearning.methods.costs import Cost, CostSymbols, WorkDone
-from unlearning.methods.preparation import Preparation, PreparationT
+from unlearning.methods.preparation import Preparation, PreparationT, no_truth_for_numbers
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Forget, Granularity
 from unlearning.runtime.stores import MemoryStore, Store
@@ -136,6 +136,7 @@ class MethodParameters(BaseModel):
     """The parameters of a method that has none; others subclass it. Unknown names are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    _numbers = no_truth_for_numbers
 
 
 ParametersT = TypeVar("ParametersT", bound=MethodParameters, default=Any)

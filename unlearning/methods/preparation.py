@@ -25,7 +25,8 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic_core import PydanticCustomError
 from typing_extensions import TypeVar
 
 from unlearning.optimizers import OPTIMIZER, keep_state, kept_state
@@ -58,6 +59,18 @@ def _listed(value: Any) -> Any:
 
 Listed = Annotated[frozenset[str], BeforeValidator(_listed)]
 """Names divided by commas; `all` is read as an empty list, which of clients stands for every one."""
+
+
+def truth_is_no_number(value: Any, read: Callable[[Any], Any]) -> Any:
+    """Return what a field makes of a value; refuse true and false for a number, which pydantic reads as 1 and 0."""
+    found = read(value)
+    if isinstance(value, bool) and not isinstance(found, bool):
+        raise PydanticCustomError("no_number", "Input should be a number")
+    return found
+
+
+no_truth_for_numbers = field_validator("*", mode="wrap")(truth_is_no_number)
+"""The same for each field of a class of settings or parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +131,7 @@ class Preparation(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    _numbers = no_truth_for_numbers
 
     from_the_start: ClassVar[bool] = False
     replaces_training: ClassVar[bool] = False

@@ -66,7 +66,7 @@ def test_a_task_without_a_model_is_refused(make: Callable[[], Any], code: str) -
         begin(make(), TRAINING)
 
 
-@pytest.mark.parametrize("rounds", [0, -3, 1.5, math.nan, "many"])
+@pytest.mark.parametrize("rounds", [0, -3, 1.5, math.nan, "many", True])
 def test_rounds_are_a_whole_number_of_one_or_more(rounds: Any) -> None:
     with refuses("rounds"):
         learn(UNTRAINED, DATA, START, rounds=rounds)

@@ -69,6 +69,22 @@ def test_the_task_has_the_settings_of_every_task(tmp_path: Path) -> None:
     assert (settings.dtype, settings.max_examples, settings.num_clients) == ("float64", 7, 3)
 
 
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [
+        ("training", "momentum"),
+        ("deletion", "epsilon"),
+        ("limits", "correction-norm"),
+        ("", "round-timeout-s"),
+    ],
+)
+def test_true_and_false_are_no_numbers(tmp_path: Path, section: str, name: str) -> None:
+    """Neither in a section nor beside them."""
+    wrong: dict[str, Any] = {section: {name: False}} if section else {name: True}
+    with refuses(f"{section}.{name}".lstrip(".")):
+        validate_config(values(tmp_path, **wrong))
+
+
 def test_the_l2_term_of_training_is_that_of_corrections(tmp_path: Path) -> None:
     """Set once: a correction without it would be far off."""
     assert validate_config(values(tmp_path)).corrections().l2 == 0.01

@@ -55,6 +55,16 @@ def test_a_wrong_setting_is_refused_with_what_is_allowed(settings, wrong):
         RunSettings.from_run_config(settings)
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_true_and_false_are_no_numbers(given):
+    """`rounds = false` would be rounds without end, and `max-influence-factor = true` the narrowest bound there is."""
+    numbers = [name for name, value in RunSettings().to_run_config().items() if type(value) in (int, float)]
+    with pytest.raises(ConfigurationError) as caught:
+        RunSettings.from_run_config(dict.fromkeys(numbers, given))
+    refused = {problem.partition(":")[0] for problem in caught.value.problems if f"got {given}" in problem}
+    assert refused == set(numbers)
+
+
 def test_pyproject_lists_every_setting_with_its_default():
     """`flwr run` only accepts overrides of settings that pyproject.toml names."""
     text = (Path(__file__).parents[4] / "pyproject.toml").read_text(encoding="utf-8")

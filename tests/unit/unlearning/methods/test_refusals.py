@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from torch import nn
 
 from strategies import built_in
@@ -38,6 +39,19 @@ def test_an_exchange_that_nobody_or_all_but_the_target_answer_can_be_tried_again
             with raises(MethodFailed, "no-answer", clients=(target,)) as caught:
                 METHODS[name].aggregate(problem, state, others)
             assert caught.value.retryable
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("given", [True, False])
+def test_true_and_false_are_no_numbers(name: str, given: bool):
+    """Of a parameter, or of what a method is prepared with: JSON has them, and a rate of `true` was one of 1."""
+    method = METHODS[name]
+    kinds = [method.Parameters, *([one] if (one := method.info.preparation) else [])]
+    for kind in kinds:
+        for field in [key for key, one in kind.model_fields.items() if one.annotation is not bool]:
+            with pytest.raises(ValidationError) as caught:
+                kind.model_validate({kind.model_fields[field].alias or field: given})
+            assert len(caught.value.errors()) == 1
 
 
 @pytest.mark.parametrize("name", ["neggrad-plus", "fedosd"])

@@ -146,7 +146,8 @@ def use_federation_file(ctx: typer.Context, path: Path) -> None:
     """Make what the file says the defaults of the commands below `ctx`.
 
     Raises:
-        ConfigurationError: it cannot be read, or a table names what its command has no option for.
+        ConfigurationError: it cannot be read, or a table names what its command has no option for, or a
+            value that an option does not take.
     """
     from server.operations.federation_toml import read_federation_file, unknown_key
 
@@ -157,13 +158,33 @@ def use_federation_file(ctx: typer.Context, path: Path) -> None:
     for table, name in (("service", "serve"), ("retention", "prune")):
         command = group.get_command(ctx, name)
         assert command is not None, "the group of flower-unlearn has this command"
-        known = {parameter.name for parameter in command.params}
-        typed = [str(one).replace("_", "-") for one in known]
-        strange = sorted(options[name].keys() - known)
-        wrong += [f"{path}: {table}.{unknown_key(one.replace('_', '-'), typed)}" for one in strange]
+        known = {str(parameter.name): parameter for parameter in command.params}
+        typed = [one.replace("_", "-") for one in known]
+        for one, value in sorted(options[name].items()):
+            key = one.replace("_", "-")
+            if one not in known:
+                wrong.append(f"{path}: {table}.{unknown_key(key, typed)}")
+            elif wanted := _wanted(known[one], value):
+                wrong.append(f"{path}: {table}.{key}: give {wanted}, got {value!r}.")
     if wrong:
         raise ConfigurationError(wrong)
     ctx.default_map = {**(ctx.default_map or {}), **options}
+
+
+def _wanted(parameter: Any, value: Any) -> str:
+    """Say what an option takes in place of a file's value, which click would make something else of; empty: nothing.
+
+    It reads `true` as 1, cuts 2.7 to 2, and takes a text for the list of its letters.
+    """
+    if getattr(parameter, "multiple", False):
+        return "" if isinstance(value, list) else "a list in [ ]"
+    if parameter.type.name == "integer":
+        return "" if type(value) in (int, str) else "a whole number"
+    if parameter.type.name == "float":
+        return "" if type(value) in (int, float, str) else "a number"
+    if parameter.type.name == "boolean":
+        return "" if type(value) in (bool, str) else "true or false"
+    return "" if isinstance(value, str) else "a text"
 
 
 def federation_file_of(ctx: typer.Context) -> "FederationFile":

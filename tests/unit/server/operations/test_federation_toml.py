@@ -114,6 +114,10 @@ def test_what_is_missing_is_listed(tmp_path, flower):
     ("table", "sentence"),
     [
         ('addres = "127.0.0.1:0"', "service.addres: there is no such key; address is one"),
+        ("address = 9100", "service.address: give a text, got 9100"),
+        ("max-calls = true", "service.max-calls: give a whole number, got True"),
+        ("calls-per-s = false", "service.calls-per-s: give a number, got False"),
+        ('http-callback-url = "https://tool.example.org/"', "service.http-callback-url: give a list in [ ]"),
         (
             'address = "127.0.0.1:0"\nhttp = "127.0.0.1:0"\nhttp-tokens = "/none"\n'
             'http-callback-url = ["https://tool.example.org/erasures/"]',

@@ -131,6 +131,10 @@ def test_the_command_takes_its_months_from_the_federations_file(sqlite_ledger, r
     assert kept.stdout == "[]\n"
     done = CliRunner().invoke(app, [*command, "--dry-run"])
     assert f"{old}\treport\t20" in done.stdout
+    for months in ("true", "2.7", "0.5"):  # an option would take 1, 2, and 0, which is never
+        path.write_text(f'state-dir = "{tmp_path}"\n[retention]\nreport-months = {months}\n')
+        unfit = CliRunner().invoke(app, [*command, "--dry-run"])
+        assert (unfit.exit_code, "report-months: give a whole number" in unfit.output) == (2, True)
     path.write_text(f'state-dir = "{tmp_path}"\n[retention]\nmonths = 1\n')
     refused = CliRunner().invoke(app, command)
     assert (refused.exit_code, "retention.months: there is no such key" in refused.output) == (2, True)

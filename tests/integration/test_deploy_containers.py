@@ -110,6 +110,19 @@ def test_the_proxy_passes_tls_on_and_never_the_control_port():
     assert text.count("{") == text.count("}")
 
 
+@pytest.mark.parametrize(
+    ("name", "clients"), [("nginx.conf", 3000), ("nginx-fleet.conf", 3000), ("nginx-http.conf", 900)]
+)
+def test_a_proxy_may_open_a_file_for_each_connection(name, clients):
+    """A client's SuperNode and its session take two each; by default a third of 3,000 clients were let in."""
+    text = (DEPLOY / name).read_text()
+    files, connections = (
+        int(re.search(rf"^ *{word} (\d+);", text, re.MULTILINE)[1])
+        for word in ("worker_rlimit_nofile", "worker_connections")
+    )
+    assert files > connections >= (4 if clients > 900 else 2) * clients
+
+
 def test_the_proxy_before_a_newer_fleet_passes_its_paths_alone():
     """Where fleet, control and runtime share the SuperLink's port (tried with a real one in test_fleet_proxy)."""
     text = re.sub(r"#.*", "", Path(DEPLOY / "nginx-fleet.conf").read_text())

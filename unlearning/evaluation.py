@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from unlearning.errors import DataError, FlowerUnlearningError
 from unlearning.parameters import Vector
-from unlearning.runtime.devices import computing_device, inputs_for, targets_for
+from unlearning.runtime.devices import computing_device, drawing, inputs_for, targets_for
 from unlearning.tasks.batches import InOrder
 from unlearning.tasks.inputs import each, outputs_of, versions
 from unlearning.tasks.task import Examples, PerExample, Task
@@ -25,7 +25,8 @@ def evaluate(
     """Return the model's measures on every example, in order, without augmentation and in eval mode.
 
     In double precision from the model's outputs on: in single precision every loss below 1e-7 is 0 and every confidence
-    above 1 − 6e-8 is 1, and the examples that a model knows best cannot be told apart.
+    above 1 − 6e-8 is 1, and the examples that a model knows best cannot be told apart. A model that draws random
+    numbers in eval mode, too, draws the same ones each time, so that two models can be compared.
 
     Raises:
         DataError: the model or its measures do not take such examples. UpdateRefused: `parameters` is not the model's.
@@ -54,12 +55,13 @@ def evaluate_and_predict(
     """Return what `evaluate` gives, and the outputs (k, classes, ...) of the examples at `chosen` (k,), in one pass."""
     measures, parts, start = [], [], 0
     wanted = np.sort(chosen)
-    for outputs, targets in _outputs(task, parameters, examples, batch_size):
-        measures.append(task.per_example(outputs.double(), targets))
-        first, last = np.searchsorted(wanted, [start, start + len(targets)])
-        here = torch.from_numpy(wanted[first:last] - start).to(outputs.device)
-        parts.append(outputs[here].double().cpu())
-        start += len(targets)
+    with drawing(0, computing_device()):
+        for outputs, targets in _outputs(task, parameters, examples, batch_size):
+            measures.append(task.per_example(outputs.double(), targets))
+            first, last = np.searchsorted(wanted, [start, start + len(targets)])
+            here = torch.from_numpy(wanted[first:last] - start).to(outputs.device)
+            parts.append(outputs[here].double().cpu())
+            start += len(targets)
     found = torch.cat(parts).numpy() if parts else np.zeros(0)
     return _per_example(measures), found[np.searchsorted(wanted, chosen)]
 
@@ -94,9 +96,10 @@ def _outputs(
 
 @contextmanager
 def _taking(task: Task) -> Iterator[None]:
-    """Say of what a model or its measures raise whose it is."""
+    """Say of what a model or its measures raise whose it is, and let them draw the same random numbers each time."""
     try:
-        yield
+        with drawing(0, computing_device()):
+            yield
     except (FlowerUnlearningError, torch.OutOfMemoryError):
         raise
     except Exception as exc:

@@ -1,5 +1,6 @@
 """What a task promises of its outputs, targets and loss, looked at on a few examples before anything is learnt."""
 
+import math
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from unlearning.buffers import buffer_positions
 from unlearning.errors import AppError, FlowerUnlearningError
-from unlearning.runtime.devices import inputs_for, targets_for
+from unlearning.runtime.devices import drawing, inputs_for, targets_for
 from unlearning.tasks.checks import FEW
 from unlearning.tasks.inputs import Inputs, each, outputs_of, versions
 from unlearning.tasks.own_code import is_ours, name_of
@@ -19,6 +20,8 @@ from unlearning.training import model_with, untrained_parameters
 
 TOLERANCE = 1e-3
 """By which a batch's loss may differ from the mean of its examples' own, as a share of the larger; rounding is 1e-6."""
+_DRAWS = 64
+"""How often a loss that draws random numbers is computed to see whether it is a mean over examples."""
 
 
 def check_task(task: Task, examples: Examples, model: nn.Module | None = None) -> None:
@@ -60,21 +63,45 @@ def couples_examples(task: Task, examples: Examples, model: nn.Module | None = N
     if is_ours(task.loss) or task.train is not None or len(examples) < 2:
         return False
     model = model or model_with(task, untrained_parameters(task, seed=0)).eval()
-    inputs, targets = _few(task, examples, next(model.parameters()).device)
+    device = next(model.parameters()).device
+    inputs, targets = _few(task, examples, device)
 
     def loss_of(which: slice) -> float:
         given = each(lambda one: one[which].clone(), inputs)
         return float(task.loss(outputs_of(model, given), targets[which]))
 
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a standard deviation of one example, for instance
-        whole = loss_of(slice(None))
-        try:
+    def gap(seed: int) -> float:
+        with drawing(seed, device), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a standard deviation of one example, for instance
+            whole = loss_of(slice(None))
             singles = [loss_of(slice(number, number + 1)) for number in range(len(targets))]
-        except (RuntimeError, ValueError, IndexError):  # what needs a batch
-            return True
-    mean = sum(singles) / len(singles)
-    return not abs(whole - mean) <= TOLERANCE * max(abs(whole), abs(mean), TOLERANCE)
+        mean = sum(singles) / len(singles)
+        return (whole - mean) / max(abs(whole), abs(mean), TOLERANCE)
+
+    # A batch draws other numbers than its examples alone: only the mean over many draws is the same.
+    count = _DRAWS if draws_numbers(task, examples, model) else 1
+    try:
+        gaps = np.array([gap(seed) for seed in range(count)])
+    except (RuntimeError, ValueError, IndexError):  # what needs a batch
+        return True
+    return not abs(gaps.mean()) <= max(TOLERANCE, 5 * gaps.std() / math.sqrt(count))
+
+
+def draws_numbers(task: Task, examples: Examples, model: nn.Module) -> bool:
+    """Return whether a model in eval mode, or its loss, draws from torch's global random state; that is left as it was.
+
+    So does a variational autoencoder, or dropout that is never switched off.
+    """
+    device = next(model.parameters()).device
+    inputs, targets = _few(task, examples, device)
+    with drawing(0, device), torch.no_grad():
+        before = _random_state(device)
+        task.loss(outputs_of(model, each(torch.clone, inputs)), targets)
+        return not torch.equal(before, _random_state(device))
+
+
+def _random_state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.default_generator.get_state()
 
 
 def coupled_loss(task: Task) -> str:

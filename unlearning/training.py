@@ -30,7 +30,7 @@ from unlearning.parameters import (
     refuse_odd_parameters,
     size_of_vector,
 )
-from unlearning.runtime.devices import computing_device, inputs_for, targets_for
+from unlearning.runtime.devices import computing_device, drawing, inputs_for, targets_for
 from unlearning.runtime.stores import Arrays
 from unlearning.structures import from_template, template, without_weights
 from unlearning.tasks.batches import Shuffled, data_loader
@@ -135,8 +135,7 @@ def _untrained(task: Task, seed: int) -> nn.Module:
         AppError: it makes none, nothing of it would be trained, a parameter has no shape or shares another's memory,
             or the local layers are not what they can be.
     """
-    with torch.random.fork_rng(devices=[]):
-        _seed_torch(seed)
+    with drawing(seed, computing_device()):
         model = call_own(task.build_model, nn.Module)
     refuse_odd_parameters(model)
     # Not `to`, which drops the imaginary part of complex buffers.
@@ -273,8 +272,7 @@ def train(
     if kept and optimizer is not None:
         restore(optimizer, kept)
     # A model of the user's own may have dropout, which draws from torch's global random state.
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        _seed_torch(settings.seed)
+    with drawing(settings.seed, device):
         if task.train is None:
             assert optimizer is not None
             if settings.sample_noise:
@@ -346,13 +344,6 @@ def _private_epochs(
         optimizer=optimizer,
         augment=None if augment is None else lambda inputs: augment(inputs, generator),
     )
-
-
-def _seed_torch(seed: int) -> None:
-    if torch.cuda.is_available():
-        torch.manual_seed(seed)
-    else:  # torch.manual_seed notes the call stack three times, for devices that are not there
-        torch.default_generator.manual_seed(seed)
 
 
 def _optimizer(model: nn.Module, settings: TrainingSettings) -> Optimizer:

@@ -5,7 +5,7 @@ mini-batches of (n_b/n) times the batch's mean loss, so the last, smaller batch 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -15,8 +15,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from unlearning.embeddings import differentiable_embeddings
 from unlearning.errors import DataError, NumericalError
 from unlearning.parameters import Vector, check_length, outputs_with, size_of_vector, slots_by_name
-from unlearning.runtime.devices import computing_device, inputs_for, targets_for
-from unlearning.task_contract import coupled_loss, couples_examples, writes_on_inputs
+from unlearning.runtime.devices import computing_device, drawing, inputs_for, targets_for
+from unlearning.task_contract import coupled_loss, couples_examples, draws_numbers, writes_on_inputs
 from unlearning.tasks.inputs import Inputs, outputs_of
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import model_with
@@ -70,6 +70,7 @@ class LocalLoss:
             )
         if couples_examples(task, examples, self.model):
             raise NumericalError(f"No derivative was taken: {coupled_loss(task)}", code="coupled-loss")
+        self._draws = draws_numbers(task, examples, self.model)
         self.dimension, places = trainable_places(self.model)
         if not places:
             raise NumericalError("The model has no trainable parameter, so no gradient. Unfreeze some.")
@@ -92,8 +93,11 @@ class LocalLoss:
         return inputs_for(self.task, inputs, self.device), targets_for(self.task, targets, self.device)
 
     def outputs(self, inputs: Inputs, weights: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Return the model's outputs, with `weights` by `names` instead of its own."""
-        with self._embeddings:
+        """Return the model's outputs, with `weights` by `names` instead of its own.
+
+        A model that draws random numbers draws the same each time: else its loss would have no curvature.
+        """
+        with self._embeddings, drawing(0, self.device) if self._draws else nullcontext():
             if weights is None:
                 return outputs_of(self.model, inputs)
             return outputs_with(self.model, weights, inputs)

@@ -1,4 +1,7 @@
-"""Where a model computes, and how a batch comes there."""
+"""Where a model computes, how a batch comes there, and what random numbers are drawn."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -9,6 +12,18 @@ from unlearning.tasks.task import Task
 def computing_device() -> torch.device:
     """Return the accelerator where there is one, else the processor."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@contextmanager
+def drawing(seed: int, device: torch.device) -> Iterator[None]:
+    """Draw from torch's global random state as a new process with this seed does, and leave the state as it was."""
+    on_gpu = device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if on_gpu else []):
+        if on_gpu:
+            torch.manual_seed(seed)
+        else:  # torch.manual_seed notes the call stack three times, for devices that are not there
+            torch.default_generator.manual_seed(seed)
+        yield
 
 
 def inputs_for(task: Task, inputs: Inputs, device: torch.device) -> Inputs:

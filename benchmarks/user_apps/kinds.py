@@ -329,6 +329,7 @@ KINDS: Mapping[str, Kind] = {
         settings={"learning-rate": 0.5},
     ),
     "rotary": of_vectors("a buffer of complex numbers", networks.Rotated),
+    "sampled": of_vectors("random numbers in eval mode", networks.Sampled),
     "regression": Kind(what="regression", task=regression(lambda: mlp(out=1)), examples=real_valued),
     "multi-output": Kind(
         what="regression of four numbers",

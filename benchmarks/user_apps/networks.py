@@ -113,6 +113,21 @@ class Rotated(nn.Module):
         return logits
 
 
+class Sampled(nn.Module):
+    """Adds noise in eval mode as well, as a variational autoencoder does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean, self.spread = nn.Linear(8, 16), nn.Linear(8, 16)
+        self.head = nn.Linear(16, NUM_CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return class scores of vectors (n, 8)."""
+        mean, spread = self.mean(x), torch.exp(self.spread(x) / 2)
+        logits: Tensor = self.head(mean + spread * torch.randn_like(mean))
+        return logits
+
+
 class Complex(nn.Module):
     """A layer of complex numbers."""
 

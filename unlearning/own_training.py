@@ -5,7 +5,7 @@
 `model` is on its device with the weights to start from; it is trained in place. `loader` is a `DataLoader` of
 (inputs, targets), shuffled at each iteration by the settings' seed. `settings` are `TrainingSettings`; `epochs`,
 `learning_rate` and the rest mean what they say, for methods change them (MoDe's rates, FedEraser's short training). The
-mean loss is returned. torch's global random state is seeded before, and put back afterwards.
+mean loss is returned. The global random states of torch, NumPy and Python are seeded before, and put back afterwards.
 
 A function that takes `after_step` as well promises more: it calls `after_step(model)` after every optimiser step and
 ends where that is true, climbs where `settings.maximize` says so, and bounds gradients by `settings.clip_norm`. Then

@@ -1,6 +1,7 @@
 """What a task promises of its outputs, targets and loss, looked at on a few examples before anything is learnt."""
 
 import math
+import random
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -88,20 +89,22 @@ def couples_examples(task: Task, examples: Examples, model: nn.Module | None = N
 
 
 def draws_numbers(task: Task, examples: Examples, model: nn.Module) -> bool:
-    """Return whether a model in eval mode, or its loss, draws from torch's global random state; that is left as it was.
+    """Return whether a model in eval mode, or its loss, draws from a global random state; these are left as they were.
 
     So does a variational autoencoder, or dropout that is never switched off.
     """
     device = next(model.parameters()).device
     inputs, targets = _few(task, examples, device)
     with drawing(0, device), torch.no_grad():
-        before = _random_state(device)
+        before = _random_states(device)
         task.loss(outputs_of(model, each(torch.clone, inputs)), targets)
-        return not torch.equal(before, _random_state(device))
+        return before != _random_states(device)
 
 
-def _random_state(device: torch.device) -> Tensor:
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.default_generator.get_state()
+def _random_states(device: torch.device) -> list[Any]:
+    of_torch = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+    of_numpy: Any = np.random.get_state()
+    return [random.getstate(), of_torch.tolist(), of_numpy[1].tolist(), of_numpy[2:]]
 
 
 def coupled_loss(task: Task) -> str:

@@ -129,7 +129,7 @@ def structure(task: Task) -> nn.Module:
 
 
 def _untrained(task: Task, seed: int) -> nn.Module:
-    """Return the model as its builder makes it, with random weights; torch's global random state is left as it was.
+    """Return the model as its builder makes it, with random weights; the global random states are left as they were.
 
     Raises:
         AppError: it makes none, nothing of it would be trained, a parameter has no shape or shares another's memory,
@@ -271,7 +271,7 @@ def train(
     optimizer = None if task.train is not None else _optimizer(model, settings)
     if kept and optimizer is not None:
         restore(optimizer, kept)
-    # A model of the user's own may have dropout, which draws from torch's global random state.
+    # A model of the user's own may have dropout, and own training mix examples by NumPy.
     with drawing(settings.seed, device):
         if task.train is None:
             assert optimizer is not None

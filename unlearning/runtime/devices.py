@@ -1,8 +1,10 @@
 """Where a model computes, how a batch comes there, and what random numbers are drawn."""
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 from unlearning.tasks.inputs import Inputs, each
@@ -16,14 +18,20 @@ def computing_device() -> torch.device:
 
 @contextmanager
 def drawing(seed: int, device: torch.device) -> Iterator[None]:
-    """Draw from torch's global random state as a new process with this seed does, and leave the state as it was."""
-    on_gpu = device.type == "cuda"
-    with torch.random.fork_rng(devices=[device] if on_gpu else []):
-        if on_gpu:
-            torch.manual_seed(seed)
-        else:  # torch.manual_seed notes the call stack three times, for devices that are not there
-            torch.default_generator.manual_seed(seed)
-        yield
+    """Draw from the global random states of torch, NumPy and Python as of this seed, and leave them as they were."""
+    on_gpu, pythons, numpys = device.type == "cuda", random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    try:
+        with torch.random.fork_rng(devices=[device] if on_gpu else []):
+            if on_gpu:
+                torch.manual_seed(seed)
+            else:  # torch.manual_seed notes the call stack three times, for devices that are not there
+                torch.default_generator.manual_seed(seed)
+            yield
+    finally:
+        random.setstate(pythons)
+        np.random.set_state(numpys)
 
 
 def inputs_for(task: Task, inputs: Inputs, device: torch.device) -> Inputs:

@@ -344,7 +344,8 @@ class Task:
     """What is learnt.
 
     num_classes: 0 where there are none (regression).
-    build_model: makes the untrained model; its initial weights depend on torch's global seed only.
+    build_model: makes the untrained model; its initial weights depend on the global seeds only (torch's,
+        NumPy's, Python's).
     loss: mean loss over a batch of (outputs, targets), a scalar.
     per_example: the measures of a batch, tensors of shape (n,): loss, score, confidence.
     augment: random change of a batch of inputs, or None; used in ordinary training by the built-in loop only.

@@ -1,6 +1,8 @@
 """Networks that draw random numbers in eval mode as well, such as a variational autoencoder."""
 
+import random
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from unlearning.evaluation import evaluate, evaluate_and_predict, predict
 from unlearning.parameters import Vector
 from unlearning.runtime.devices import drawing
 from unlearning.task_contract import couples_examples
-from unlearning.training import initial_parameters
+from unlearning.training import TrainingSettings, initial_parameters, train
 
 COUNT = 9
 
@@ -85,6 +87,12 @@ def contrastive(outputs: Tensor, _targets: Tensor) -> Tensor:
     return functional.cross_entropy(outputs @ outputs.T, torch.arange(len(outputs)))
 
 
+def mixing(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Draws by NumPy and Python, as mixup does."""
+    share = np.random.default_rng(np.random.randint(9)).beta(1, 1) + random.random()
+    return functional.cross_entropy(outputs * share, targets)
+
+
 def drawing_itself(outputs: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(outputs + torch.rand_like(outputs), targets)
 
@@ -94,10 +102,11 @@ def drawing_itself(outputs: Tensor, targets: Tensor) -> Tensor:
     [
         (own, Sampling, False),
         (drawing_itself, lambda: nn.Linear(3, 2), False),
+        (mixing, lambda: nn.Linear(3, 2), False),
         (contrastive, Sampling, True),
         (lambda outputs, targets: own(outputs, targets) * len(targets), Sampling, True),
     ],
-    ids=["a mean", "a loss that draws", "pairs", "a sum"],
+    ids=["a mean", "a loss that draws", "a loss that draws by NumPy", "pairs", "a sum"],
 )
 def test_what_is_drawn_does_not_couple_examples(loss, build, couples) -> None:
     """A batch draws other numbers than its examples do alone; in the mean over many draws it is theirs, or not."""
@@ -108,15 +117,55 @@ def test_what_is_drawn_does_not_couple_examples(loss, build, couples) -> None:
 
 
 def test_the_state_is_put_back_after_an_error() -> None:
+    def draw() -> list[object]:
+        return [torch.rand(3).tolist(), np.random.rand(3).tolist(), random.random()]
+
     drawn = []
 
     def fail() -> None:
         with drawing(5, torch.device("cpu")):
-            drawn.append(torch.rand(3))
+            drawn.extend(draw())
             raise ZeroDivisionError
 
-    before = torch.get_rng_state()
+    seed_all(7)
+    expected = draw()
+    seed_all(7)
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert torch.equal(torch.get_rng_state(), before)
-    assert torch.equal(drawn[0], torch.rand(3, generator=torch.Generator().manual_seed(5)))
+    assert draw() == expected
+    seed_all(5)
+    assert drawn == draw()
+
+
+def seed_all(seed: int) -> None:
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
+def test_own_training_and_models_draw_by_the_seed_whatever_they_draw_with() -> None:
+    """Mixup draws by NumPy in most people's loops, and some weights are drawn by it."""
+
+    def own_training(model: nn.Module, loader: Any, settings: TrainingSettings) -> float:
+        optimizer, loss = torch.optim.SGD(model.parameters(), lr=settings.learning_rate), torch.zeros(())
+        for inputs, targets in loader:
+            share = np.random.beta(1, 1) + random.random()
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(model(share * inputs + (1 - share) * inputs.flip(0)), targets)
+            loss.backward()
+            optimizer.step()
+        return loss.item()
+
+    def build() -> nn.Module:
+        layer = nn.Linear(3, 2)
+        with torch.no_grad():
+            layer.weight.copy_(torch.from_numpy(np.random.normal(size=(2, 3))))
+        return layer
+
+    task = replace(TASK, build_model=build, train=own_training)
+    found = []
+    for seed in (1, 2):
+        seed_all(seed)
+        start = initial_parameters(task, seed=4)
+        found.append(train(task, start, DATA, TrainingSettings(batch_size=4, seed=3)).parameters)
+    assert np.array_equal(*found)

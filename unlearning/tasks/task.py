@@ -339,6 +339,15 @@ class PerExample:
         return axes
 
 
+def _where_outputs_are(loss: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+    def placed(outputs: Tensor, targets: Tensor) -> Tensor:
+        found: Tensor = loss.to(outputs.device)(outputs, targets)
+        return found
+
+    placed.__module__, placed.__qualname__ = type(loss).__module__, type(loss).__qualname__
+    return placed
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """What is learnt.
@@ -346,7 +355,8 @@ class Task:
     num_classes: 0 where there are none (regression).
     build_model: makes the untrained model; its initial weights depend on the global seeds only (torch's,
         NumPy's, Python's).
-    loss: mean loss over a batch of (outputs, targets), a scalar.
+    loss: mean loss over a batch of (outputs, targets), a scalar. A module (with class weights) is moved to the
+        outputs' device.
     per_example: the measures of a batch, tensors of shape (n,): loss, score, confidence.
     augment: random change of a batch of inputs, or None; used in ordinary training by the built-in loop only.
     score_name: `accuracy`, `dice` or another; a score is 0 to 1, more is better. `accuracy` says that classes are told
@@ -363,7 +373,8 @@ class Task:
         time. Only for networks that never `view` a picture's features: a view needs the usual order.
 
     Raises:
-        AppError: `dtype` is another one, `build_model` or one of `set_metrics` is no function, or these share a name.
+        AppError: `dtype` is another one, `build_model` or one of `set_metrics` is no function, or these share a name;
+            or `loss` has parameters of its own to train.
     """
 
     name: str
@@ -419,6 +430,14 @@ class Task:
                 "the task a training loop of your own that uses torch.autocast.",
                 code="dtype",
             )
+        if isinstance(self.loss, nn.Module):
+            if self.train is None and any(one.requires_grad for one in self.loss.parameters()):
+                raise AppError(
+                    f"Task.loss, {type(self.loss).__name__}, has parameters to train, and only those of the model are "
+                    "trained and travel. Make it a part of the model, whose forward returns what a loss needs.",
+                    code="loss-parameters",
+                )
+            object.__setattr__(self, "loss", _where_outputs_are(self.loss))
 
     @property
     def metric_names(self) -> tuple[str, ...]:

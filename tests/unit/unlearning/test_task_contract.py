@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tests.raising import raises
 from tests.tasks import tiny_classification
 from unlearning.errors import AppError, DataError, UnsupportedRequest
 from unlearning.local import begin, learn, unlearn
@@ -15,6 +16,7 @@ from unlearning.requests import Granularity, Target
 from unlearning.task_contract import check_task, couples_examples
 from unlearning.tasks.checks import check_examples
 from unlearning.tasks.losses import binary_cross_entropy, binary_measures
+from unlearning.tasks.own_code import name_of
 from unlearning.tasks.task import Examples, numbered
 from unlearning.training import TrainingSettings
 
@@ -120,6 +122,36 @@ def test_a_loss_of_ones_own_that_is_a_mean_is_not_refused():
         return (weights[targets] * functional.cross_entropy(outputs, targets, reduction="none")).mean()
 
     assert not couples_examples(replace(TASK, loss=weighted), examples())
+
+
+def test_a_loss_with_class_weights_is_where_the_outputs_are():
+    """As on an accelerator, which the weights of a module do not reach by themselves."""
+    given = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0]))
+    task = replace(TASK, loss=given)
+    assert name_of(task.loss) == "torch.nn.modules.loss.CrossEntropyLoss"
+    task.loss(torch.zeros(3, 2), LABELS[:3])
+    there = torch.device("meta")
+    assert task.loss(torch.zeros(3, 2, device=there), LABELS[:3].to(there)).device == there
+    assert given.weight.device == there
+
+
+class Weighted(nn.Module):
+    """Learns how much each output counts, as losses of several tasks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shares = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+
+    def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(outputs * self.shares.exp(), targets)
+
+
+def test_parameters_of_a_loss_are_refused():
+    """Nothing would train them, and none of them would travel; a training loop of one's own may do as it likes."""
+    with raises(AppError, "loss-parameters"):
+        replace(TASK, loss=Weighted())
+    replace(TASK, loss=Weighted().requires_grad_(False))
+    replace(TASK, loss=Weighted(), train=lambda *_: 0.0)
 
 
 @pytest.mark.parametrize("outputs", [1, 3])

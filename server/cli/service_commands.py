@@ -96,7 +96,7 @@ def serve(
         parts.callback(methods.close)
         running = start(store, state_dir / REPORTS, address, tls, limits=limits, run_step=methods.run)
         parts.callback(running.stop)
-        typer.echo(f"The deletion service listens at {running.address}.")
+        said = [f"The deletion service listens at {running.address}."]
         callbacks = None
         if http:
             options = HttpOptions(
@@ -108,13 +108,13 @@ def serve(
             web = serve_http(running.core, options, state_dir, tls)
             parts.callback(web.stop)
             callbacks = web.callbacks
-            typer.echo(f"The HTTP API is at {web.url}, described at {web.url}/openapi.json.")
+            said.append(f"The HTTP API is at {web.url}, described at {web.url}/openapi.json.")
         authority = TimestampAuthority.of(timestamp_url, timestamp_authority)
         if authority is not None:
             stamping = TimestampWorker(store, state_dir / REPORTS, authority)
             stamping.start()
             parts.callback(stamping.stop)
-            typer.echo(f"Certificates are stamped by {authority.url}.")
+            said.append(f"Certificates are stamped by {authority.url}.")
         if metrics:
             own = ServiceCollector(
                 state_dir=state_dir,
@@ -124,7 +124,8 @@ def serve(
             )
             watched = serve_metrics(store, metrics, own)
             parts.callback(watched.stop)
-            typer.echo(f"Metrics and health are at http://{watched.address}/metrics and /healthz.")
+            said.append(f"Metrics and health are at http://{watched.address}/metrics and /healthz.")
+        typer.echo("\n".join(said))  # once nothing of it can be refused
         told_to_stop.recv(1)
     typer.echo("The deletion service has stopped.")
 

@@ -126,11 +126,15 @@ def test_what_is_missing_is_listed(tmp_path, flower):
     ],
 )
 def test_the_service_takes_its_options_from_the_file(tmp_path, table, sentence):
-    """One that does not exist is refused with the one that is near; the HTTP API is switched on there, too."""
+    """One that does not exist is refused with the one that is near; the HTTP API is switched on there, too.
+
+    No line says that a service listens which does not start.
+    """
     path = write(tmp_path, f"[service]\n{table}\n")
     status, said = run_program("flower-unlearn", "--federation-file", str(path), "serve")
     assert status == 2
     assert sentence in " ".join(said.split())
+    assert "listens at" not in said
 
 
 def test_check_looks_where_the_file_says(tmp_path, monkeypatch):

@@ -163,7 +163,9 @@ def handle_known(_: Message, local: ClientWork) -> RecordDict:
         asked[item]: label if label in local.tombstones.classes else None
         for item, label in zip(gone.ids.tolist(), labels, strict=True)
     }
-    known = KnownSamples(unknown=frozenset(asked[item] for item in unknown), forgotten=forgotten)
+    known = KnownSamples(
+        unknown=frozenset(asked[item] for item in unknown), forgotten=forgotten, moved=local.loaded.moved
+    )
     return arrays_content({}, to_plain(known))
 
 

@@ -1,20 +1,22 @@
-"""Samples that are known by their positions: data whose rows have moved is not trained on once some are forgotten.
+"""Samples that are known by their positions: where rows have moved, an id may name another one.
 
 An example without an id of its own has its position for one. Where a row is taken out, as a data owner does whose
-patient asks for it, all behind it move up, and what was forgotten stands where it may be used. So the state directory
-has the number of rows and a hash of the last one, which is another one as soon as rows before it come or go.
+patient asks for it, all behind it move up: what was forgotten stands where it may be used, and what is asked for is
+another patient's. So the state directory has the number of rows and a hash of the last one, which is another one as
+soon as rows before it come or go. Then nothing is trained on once some are forgotten, and no sample is forgotten by id.
 
-    state-dir/sample-places      {"count": n, "last": SHA-256 of row n - 1}
+    state-dir/sample-places      {"count": n, "last": SHA-256 of row n - 1, "moved": what changed since the first use}
 """
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch import Tensor, uint8
+from torch import Tensor, device, uint8
 
 from unlearning.errors import CheckpointError, DataError
+from unlearning.runtime.devices import drawing
 from unlearning.runtime.durable_files import write_atomically
 from unlearning.runtime.json_codec import from_plain, to_plain
 from unlearning.tasks.inputs import each
@@ -25,23 +27,26 @@ PLACES = "sample-places"
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """How many rows there are, and the SHA-256 of the last one."""
+    """How many rows there are, the SHA-256 of the last one, and what has changed since they were first used."""
 
     count: int
     last: str
+    moved: str = ""
 
 
-def check_places(directory: Path, examples: Examples, *, are_some_forgotten: bool) -> None:
+def check_places(directory: Path, examples: Examples, *, are_some_forgotten: bool) -> str:
     """Compare `examples` with those that the state directory knows, and take note of them.
+
+    Returns why their ids may not name what they did at first; empty where they do.
 
     are_some_forgotten: whether samples of this site are to be left out, by their ids.
 
     Raises:
-        DataError: examples without ids have moved since they were last loaded, and some are forgotten.
+        DataError: examples without ids have moved since they were first loaded, and some are forgotten.
         CheckpointError: what the state directory knows of them is damaged.
     """
     if not _are_positions(examples):
-        return
+        return ""
     path, found = directory / PLACES, _places(examples, len(examples))
     try:
         known = from_plain(Places, json.loads(path.read_bytes()), exactly=True) if path.exists() else found
@@ -49,20 +54,21 @@ def check_places(directory: Path, examples: Examples, *, are_some_forgotten: boo
         raise CheckpointError(
             f"{path} is damaged ({exc}). If no row of the data has moved, remove it."
         ) from exc
-    if are_some_forgotten:
-        changed = ""
+    if not (moved := known.moved):
         if len(examples) < known.count:
-            changed = f"there were {known.count:,} and are {len(examples):,}"
+            moved = f"there were {known.count:,} and are {len(examples):,}"
         elif known != (found if known.count == found.count else _places(examples, known.count)):
-            changed = f"number {known.count - 1:,} is another one"
-        if changed:
-            raise DataError(
-                f"This site's samples have no ids but their positions, some are forgotten, and the data has changed: "
-                f"{changed}. What was forgotten may stand elsewhere now. Give each example that stays its former "
-                f"position as its id (docs/how-to-use-your-own-data.md); if none has moved, remove {path}."
-            )
-    if not path.exists() or found != known:
-        write_atomically(path, json.dumps(to_plain(found)).encode())
+            moved = f"number {known.count - 1:,} is another one"
+    why = moved and (
+        f"This site's samples have no ids but their positions, and the data has changed: {moved}. An id may name "
+        "another sample now. Give each example that stays its former position as its id "
+        f"(docs/how-to-use-your-own-data.md); if none has moved, remove {path}."
+    )
+    if are_some_forgotten and why:
+        raise DataError(why)
+    if not path.exists() or known != replace(found, moved=moved):
+        write_atomically(path, json.dumps(to_plain(replace(found, moved=moved))).encode())
+    return why
 
 
 def _are_positions(examples: Examples) -> bool:
@@ -70,7 +76,8 @@ def _are_positions(examples: Examples) -> bool:
 
 
 def _places(examples: Examples, count: int) -> Places:
-    inputs, targets = examples.batch(slice(count - 1, count))
+    with drawing(0, device("cpu")):  # by which a Dataset crops its pictures, for instance
+        inputs, targets = examples.batch(slice(count - 1, count))
     digest = hashlib.sha256()
 
     def add(one: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from client.sample_places import check_places
 from strategies.built_in import NO_TABLE, part_of
 from strategies.held_arrays import num_bytes
 from strategies.joint_exchange import MEASURE_TOO
-from strategies.messages import ARRAYS, FROZEN_PART, RECHECK, records_of, round_of
+from strategies.messages import ARRAYS, FROZEN_PART, KNOWN, RECHECK, records_of, round_of
 from strategies.settings.run_config import RunSettings, local_seed
 from strategies.settings.task_source import AppSettings, LoadSite, TaskSource
 from unlearning.errors import AppError, DataError
@@ -38,6 +38,7 @@ class LoadedSite:
 
     names: the ids of all its samples by their keyed hashes, where the server has given it a key.
     part: which part, of how many, of data that a built-in task deals out; None for data of its own.
+    moved: why ids may not name the samples that they did at first (`client.sample_places`); empty where they do.
     """
 
     task: Task
@@ -45,6 +46,7 @@ class LoadedSite:
     held_out: Examples
     names: Mapping[str, str]
     part: tuple[int, int] | None = None
+    moved: str = ""
     sites: dict[tuple[str, Forget, Forget], ClientSite] = field(default_factory=dict)
 
 
@@ -76,8 +78,9 @@ class SiteLoader:
         if settings.run.hides_samples and (wrong := unhidden(task, site.train)):
             raise DataError(" ".join(wrong))
         directory, tombstones = state_dir_of(node_config), memory.tombstones()
+        moved = ""
         if directory is not None:
-            check_places(directory, site.train, are_some_forgotten=bool(tombstones.sample_ids))
+            moved = check_places(directory, site.train, are_some_forgotten=bool(tombstones.sample_ids))
         names = names_of(memory.keys(), {*site.train.ids.tolist(), *site.test.ids.tolist()})
         gone = forgotten_mask(site.train, reveal(tombstones, names))
         memory.note_samples(site.train.ids[~gone].tolist())
@@ -88,6 +91,7 @@ class SiteLoader:
             held_out=site.test,
             names=names,
             part=None if self.source.table != NO_TABLE else part_of(settings.own, node_config),
+            moved=moved,
         )
 
 
@@ -191,6 +195,7 @@ def open_work(
 
     Raises:
         AppError: there is no memory for its model; the app's functions raised, or returned what they must not.
+        DataError: the message names samples by ids that may be others' now.
     """
     check_memory(message)
     settings = sites.source.read(context.run_config)
@@ -198,6 +203,9 @@ def open_work(
     if not may_measure(values, context.node_config):
         forget = NOTHING  # then it is not even read
     loaded = sites.load(settings, context.node_config, memory, forget)
+    names_samples = message.metadata.message_type != KNOWN and bool(_to_measure(values).sample_ids)
+    if loaded.moved and names_samples:
+        raise DataError(loaded.moved)
     check_frozen_part(loaded.task, str(values.get(FROZEN_PART, "")))
     return ClientWork(
         client_id=client_id_of(context),

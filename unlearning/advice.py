@@ -67,6 +67,10 @@ ADVICE: Mapping[str, str] = {
         "reason is the method, try it with another: flower-unlearn retry {id} --method NAME."
     ),
     "unknown-samples": _UNKNOWN,
+    "moved-samples": (
+        "Nothing was begun. The client's owner gives every sample an id, or sees to it that each one stands where it "
+        "stood, as the reason says; then file it again, by those ids."
+    ),
     "nothing-to-forget": (
         "No client that was asked has an example of it, or has one left after earlier deletions. Of samples: compare "
         "your list with the client's. To leave a whole client or a class out from now on all the same: flower-unlearn "

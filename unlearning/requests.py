@@ -218,15 +218,17 @@ class KnownSamples:
 
     unknown: those that it does not have.
     forgotten: those that it may never use again, each with the forgotten class that it is of; None where it is of none.
+    moved: why its ids may name other samples than they did at first; empty where they do not.
     """
 
     unknown: frozenset[str] = frozenset()
     forgotten: Mapping[str, int | None] = field(default_factory=dict)
+    moved: str = ""
 
     def only(self, sample_ids: frozenset[str]) -> "KnownSamples":
         """Return what is said of these samples."""
         forgotten = {item: label for item, label in self.forgotten.items() if item in sample_ids}
-        return KnownSamples(unknown=self.unknown & sample_ids, forgotten=forgotten)
+        return KnownSamples(unknown=self.unknown & sample_ids, forgotten=forgotten, moved=self.moved)
 
 
 def list_ids(sample_ids: Iterable[str]) -> str:

@@ -95,6 +95,7 @@ class SiteLearner:
     """The learner of a task on one site's examples.
 
     num_steps: local SGD steps a round; 0 for whole epochs. noise: None for no noise.
+    moved: why ids may not name the samples that they did at first (`client.sample_places`); empty where they do.
     """
 
     peer: str
@@ -104,6 +105,7 @@ class SiteLearner:
     corrections: CorrectionSettings
     num_steps: int = 0
     noise: NoiseSettings | None = None
+    moved: str = ""
     generator: np.random.Generator = field(default_factory=np.random.default_rng)
 
     def count(self, forget: Forget, *, outside: Forget) -> int:
@@ -114,8 +116,10 @@ class SiteLearner:
         """Refuse to forget what is not there.
 
         Raises:
-            InvalidRequest: sample ids that no example carries.
+            InvalidRequest: sample ids that no example carries, or that may be others' now.
         """
+        if forget.sample_ids and self.moved:
+            raise InvalidRequest(self.moved)
         unknown = unknown_ids(self.examples, forget.sample_ids)
         if unknown:
             raise InvalidRequest(

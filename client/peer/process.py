@@ -7,6 +7,7 @@ never while they compute or send.
 
 import threading
 import time
+from dataclasses import replace
 from logging import getLogger
 
 from client.memory import DirectoryMemory
@@ -63,11 +64,11 @@ def make_peer(config: PeerConfig) -> Peer:
         )
     journal = Journal(config.state_dir)
     are_some_forgotten = any(forget.sample_ids for forget in journal.targets.values())
-    check_places(config.state_dir, learner.examples, are_some_forgotten=are_some_forgotten)
+    moved = check_places(config.state_dir, learner.examples, are_some_forgotten=are_some_forgotten)
     return Peer(
         config.peer,
         config.make_graph(),
-        learner,
+        replace(learner, moved=moved),
         journal,
         config.rules(task, start),
         start,

@@ -52,7 +52,7 @@ def is_asked(found: Plan) -> bool:
 def _show(found: Plan) -> None:
     if found.samples is not None:
         say(found.samples.sentence)
-        if found.samples.unknown:
+        if found.samples.forbids:
             return
     say(
         f"Recommended: {found.recommended}. {found.why}"

@@ -15,6 +15,7 @@ from unlearning.errors import RequestError
 from unlearning.methods.eligibility import may_go_together
 from unlearning.methods.method import Method
 from unlearning.methods.registry import method_named
+from unlearning.one_line import as_line
 from unlearning.outcomes import weakest
 from unlearning.requests import DeletionRequest, Exclusions, KnownSamples, Status, Target
 
@@ -72,8 +73,11 @@ def _decided_by(
     """Return the end of a request by what its site says of its samples; None where there is something to forget."""
     if known is None or not target.sample_ids:
         return None
+    client = target.client_id
+    if known.moved:
+        reason = f"Client {client} says: {as_line(known.moved, 500)}"
+        return Move(request_id=request.id, to=Status.FAILED, reason=reason, result={CODE: "moved-samples"})
     if unknown := target.sample_ids & known.unknown:
-        client = target.client_id
         reason = (
             f"Client {client} does not have {len(unknown):,} of the {target.num_samples:,} samples; nothing was begun. "
             f"`flower-unlearn plan --client {client} --samples FILE` names them: correct the file, and file it again. "

@@ -97,6 +97,7 @@ class SampleCheck:
 
     is_answered: whether it has said it; until then a plan that is made again soon may have it.
     unknown: the ids that it does not have, as they were given. num_forgotten: how many it has forgotten already.
+    moved: why its ids may name other samples than they did at first; empty where they do not.
     """
 
     client: str
@@ -105,10 +106,18 @@ class SampleCheck:
     is_answered: bool = False
     unknown: tuple[str, ...] = ()
     num_forgotten: int = 0
+    moved: str = ""
+
+    @property
+    def forbids(self) -> bool:
+        """Whether no method may forget what these ids name."""
+        return bool(self.unknown or self.moved)
 
     @property
     def sentence(self) -> str:
         """Say it to people."""
+        if self.moved:
+            return f"Client {self.client} says: {self.moved}"
         if not self.is_answered and not self.unknown:
             why = (
                 "it has not answered yet, or the run has ended in the last 35 s"
@@ -166,8 +175,9 @@ def joined(plans: Sequence[Plan], target: Target) -> Plan:
         is_answered=all(one.is_answered for one in checks),
         unknown=tuple(item for one in checks for item in one.unknown),
         num_forgotten=sum(one.num_forgotten for one in checks),
+        moved=next((one.moved for one in checks if one.moved), ""),
     )
-    refused = next((one for one in plans if one.samples is not None and one.samples.unknown), None)
+    refused = next((one for one in plans if one.samples is not None and one.samples.forbids), None)
     whole = replace(refused or plans[0], target=target.describe(), samples=samples)
     if refused is None:
         return whole

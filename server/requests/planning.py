@@ -21,6 +21,7 @@ from unlearning.methods.costs import CostSymbols, recovery_cost
 from unlearning.methods.eligibility import FederationProfile, what_is_revealed
 from unlearning.methods.method import Method, MethodInfo
 from unlearning.methods.registry import METHODS, preparations, validated_parameters
+from unlearning.one_line import as_line
 from unlearning.outcomes import NEVER_USED
 from unlearning.pseudonyms import names_of
 from unlearning.requests import Granularity, Target
@@ -59,7 +60,7 @@ def plan(ledger: Ledger, target: Target, *, now: datetime) -> Plan:
     ]
     heard = {record.client_id for record in records if record.silence(now) < HEARTBEAT}
     samples = _check_samples(ledger, target, heard, now) if target.sample_ids else None
-    if samples is not None and samples.unknown:
+    if samples is not None and samples.forbids:
         planned = [replace(item, refusal=samples.sentence) for item in planned]
     by_name = {item.method: item for item in planned}
     advised = recommend(
@@ -109,7 +110,13 @@ def _check_samples(ledger: Ledger, target: Target, online: set[str], now: dateti
     if known is None:
         return check
     unknown = tuple(sorted(names[item] for item in known.unknown))
-    return replace(check, is_answered=True, unknown=unknown, num_forgotten=len(known.forgotten))
+    return replace(
+        check,
+        is_answered=True,
+        unknown=unknown,
+        num_forgotten=len(known.forgotten),
+        moved=as_line(known.moved, 500),
+    )
 
 
 def what_cannot_be_shown(num_records: int) -> str:

@@ -1,5 +1,7 @@
 """Samples without ids: what moves is noticed before anything is trained on it."""
 
+import json
+import random
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +42,43 @@ def test_rows_that_moved_are_refused_once_some_are_forgotten(tmp_path: Path, wha
             check_places(tmp_path, data(*MOVED[what]), are_some_forgotten=True)
     check_places(tmp_path, data(*ALL), are_some_forgotten=True)
     check_places(tmp_path, data(*MOVED[what]), are_some_forgotten=False)
+
+
+@pytest.mark.parametrize("what", MOVED)
+def test_rows_that_moved_are_remembered(tmp_path: Path, what: str) -> None:
+    """An id that was written down before would name another row until the file is removed."""
+    assert check_places(tmp_path, data(*ALL), are_some_forgotten=False) == ""
+    for kept in (MOVED[what], ALL, [*ALL, 8]):
+        assert "may name another sample" in check_places(tmp_path, data(*kept), are_some_forgotten=False)
+    with pytest.raises(DataError):
+        check_places(tmp_path, data(*ALL), are_some_forgotten=True)
+    (tmp_path / PLACES).unlink()
+    assert check_places(tmp_path, data(*ALL), are_some_forgotten=True) == ""
+
+
+def test_the_file_of_an_earlier_program_is_read(tmp_path: Path) -> None:
+    """It had no word of what has moved."""
+    check_places(tmp_path, data(*ALL), are_some_forgotten=True)
+    known = json.loads((tmp_path / PLACES).read_text())
+    del known["moved"]
+    (tmp_path / PLACES).write_text(json.dumps(known))
+    assert check_places(tmp_path, data(*ALL), are_some_forgotten=True) == ""
+
+
+class Cropped:
+    """A Dataset that draws anew what it returns of a row."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, place: int) -> tuple[torch.Tensor, int]:
+        return torch.rand(2) + np.random.rand() + random.random(), place
+
+
+def test_what_a_dataset_draws_is_no_move(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        assert check_places(tmp_path, Examples.from_dataset(Cropped()), are_some_forgotten=True) == ""
 
 
 def test_what_stays_where_it_was_is_no_problem(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """What a peer computes on its own examples: so many steps of SGD and no more, and what it can forget."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -50,5 +52,9 @@ def test_a_peer_is_asked_to_forget_only_what_it_has():
         learner.check(Forget(sample_ids=frozenset([*own, "x0"])))
     with pytest.raises(InvalidRequest, match="2 more"):
         learner.check(Forget(sample_ids=frozenset(f"x{number}" for number in range(7))))
+    moved = replace(learner, moved="number 7 is another one")
+    with pytest.raises(InvalidRequest, match="number 7"):
+        moved.check(Forget(sample_ids=frozenset(own[:3])))
+    moved.check(Forget(everything=True))
     some, gone = (Forget(sample_ids=frozenset(own[:count])) for count in (5, 2))
     assert (learner.count(some, outside=gone), learner.count(gone, outside=some)) == (3, 0)

@@ -48,6 +48,13 @@ def test_an_unknown_id_in_any_part_refuses_the_whole():
     assert {one.refusal for one in whole.methods} == {check(6, unknown=("x", "y")).sentence}
 
 
+def test_rows_that_have_moved_refuse_the_whole():
+    """The client's own sentence says what to do."""
+    whole = joined([part(check(2)), part(check(3, moved="number 7 is another one."))], TARGET)
+    assert whole.samples == check(5, moved="number 7 is another one.")
+    assert {one.refusal for one in whole.methods} == {"Client 1 says: number 7 is another one."}
+
+
 def test_one_part_and_parts_without_a_check_are_as_they_were():
     only = part(check(2))
     assert joined([only], TARGET) is only

@@ -20,6 +20,7 @@ from unlearning.runtime.devices import drawing
 from unlearning.runtime.durable_files import write_atomically
 from unlearning.runtime.json_codec import from_plain, to_plain
 from unlearning.tasks.inputs import each
+from unlearning.tasks.sources import Source
 from unlearning.tasks.task import Examples
 
 PLACES = "sample-places"
@@ -47,7 +48,8 @@ def check_places(directory: Path, examples: Examples, *, are_some_forgotten: boo
     """
     if not _are_positions(examples):
         return ""
-    path, found = directory / PLACES, _places(examples, len(examples))
+    source = examples.source
+    path, found = directory / PLACES, _places(source, len(source))
     try:
         known = from_plain(Places, json.loads(path.read_bytes()), exactly=True) if path.exists() else found
     except (ValueError, TypeError) as exc:
@@ -55,9 +57,9 @@ def check_places(directory: Path, examples: Examples, *, are_some_forgotten: boo
             f"{path} is damaged ({exc}). If no row of the data has moved, remove it."
         ) from exc
     if not (moved := known.moved):
-        if len(examples) < known.count:
-            moved = f"there were {known.count:,} and are {len(examples):,}"
-        elif known != (found if known.count == found.count else _places(examples, known.count)):
+        if len(source) < known.count:
+            moved = f"there were {known.count:,} and are {len(source):,}"
+        elif known != (found if known.count == found.count else _places(source, known.count)):
             moved = f"number {known.count - 1:,} is another one"
     why = moved and (
         f"This site's samples have no ids but their positions, and the data has changed: {moved}. An id may name "
@@ -72,12 +74,17 @@ def check_places(directory: Path, examples: Examples, *, are_some_forgotten: boo
 
 
 def _are_positions(examples: Examples) -> bool:
-    return bool(len(examples)) and (examples.ids[0], examples.ids[-1]) == ("0", str(len(examples) - 1))
+    """Return whether the first and the last id are positions in what was loaded, of which some may be held out."""
+    if not len(examples):
+        return False
+    where = examples.positions
+    ends = (0, len(examples) - 1) if where is None else (where[0], where[-1])
+    return (examples.ids[0], examples.ids[-1]) == (str(ends[0]), str(ends[1]))
 
 
-def _places(examples: Examples, count: int) -> Places:
+def _places(source: Source, count: int) -> Places:
     with drawing(0, device("cpu")):  # by which a Dataset crops its pictures, for instance
-        inputs, targets = examples.batch(slice(count - 1, count))
+        inputs, targets = source.read(slice(count - 1, count))
     digest = hashlib.sha256()
 
     def add(one: Tensor) -> Tensor:

@@ -45,6 +45,18 @@ def test_rows_that_moved_are_refused_once_some_are_forgotten(tmp_path: Path, wha
 
 
 @pytest.mark.parametrize("what", MOVED)
+def test_a_split_is_watched_by_all_that_was_loaded(tmp_path: Path, what: str) -> None:
+    """By a fixed seed: its ids are positions in the file, of which the last row may be held out."""
+
+    def split(*kept: int) -> Examples:
+        return data(*kept).select(np.random.default_rng(1).permutation(len(kept))[:5])
+
+    assert not check_places(tmp_path, split(*ALL), are_some_forgotten=True)
+    assert not check_places(tmp_path, split(*ALL), are_some_forgotten=True)
+    assert check_places(tmp_path, split(*MOVED[what]), are_some_forgotten=False)
+
+
+@pytest.mark.parametrize("what", MOVED)
 def test_rows_that_moved_are_remembered(tmp_path: Path, what: str) -> None:
     """An id that was written down before would name another row until the file is removed."""
     assert check_places(tmp_path, data(*ALL), are_some_forgotten=False) == ""

@@ -178,12 +178,13 @@ def _wanted(parameter: Any, value: Any) -> str:
     """
     if getattr(parameter, "multiple", False):
         return "" if isinstance(value, list) else "a list in [ ]"
-    if parameter.type.name == "integer":
-        return "" if type(value) in (int, str) else "a whole number"
-    if parameter.type.name == "float":
-        return "" if type(value) in (int, float, str) else "a number"
-    if parameter.type.name == "boolean":
-        return "" if type(value) in (bool, str) else "true or false"
+    match parameter.type.name.partition(" ")[0]:  # "integer range" is one, too
+        case "integer":
+            return "" if type(value) in (int, str) else "a whole number"
+        case "float":
+            return "" if type(value) in (int, float, str) else "a number"
+        case "boolean":
+            return "" if type(value) in (bool, str) else "true or false"
     return "" if isinstance(value, str) else "a text"
 
 

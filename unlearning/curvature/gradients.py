@@ -37,7 +37,7 @@ def gradient(
     with exact_kernels(local.device):
         for batch in local.batches(micro_batch_size):
             inputs, targets = local.read(batch)
-            loss = task.loss(local.outputs(inputs), targets)
+            loss = local.task.loss(local.outputs(inputs), targets)
             parts = torch.autograd.grad(loss, local.trainable, allow_unused=True, materialize_grads=True)
             local.add(total, parts, local.weight(batch))
     if l2:

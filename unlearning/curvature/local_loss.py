@@ -4,8 +4,10 @@ Eval mode, no augmentation, the examples in their own order. The mean over the d
 mini-batches of (n_b/n) times the batch's mean loss, so the last, smaller batch counts as it should.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -44,6 +46,8 @@ def twice_differentiable(task: Task) -> Iterator[None]:
 class LocalLoss:
     """The model of `task` at `parameters` (d,) and the loss of `examples` under it.
 
+    A model or a loss that draws random numbers draws the same ones each time.
+
     The trainable parameters are those with `requires_grad`. Every other entry of the flat vector (a
     running mean, a frozen weight) is a constant here: zero gradient, zero row and column of curvature.
 
@@ -61,6 +65,7 @@ class LocalLoss:
         self.device = computing_device()
         self.model = model_with(task, parameters).to(self.device).eval()
         self._embeddings = differentiable_embeddings(self.model)
+        self._drawing: Callable[[], AbstractContextManager[None]] = nullcontext
         _refuse_batch_statistics(self.model)
         if writes_on_inputs(task, examples, self.model):
             raise NumericalError(
@@ -70,7 +75,9 @@ class LocalLoss:
             )
         if couples_examples(task, examples, self.model):
             raise NumericalError(f"No derivative was taken: {coupled_loss(task)}", code="coupled-loss")
-        self._draws = draws_numbers(task, examples, self.model)
+        if draws_numbers(task, examples, self.model):  # and would have no curvature
+            self._drawing = partial(drawing, 0, self.device)
+            self.task = replace(task, loss=self._drawing()(task.loss))
         self.dimension, places = trainable_places(self.model)
         if not places:
             raise NumericalError("The model has no trainable parameter, so no gradient. Unfreeze some.")
@@ -93,11 +100,8 @@ class LocalLoss:
         return inputs_for(self.task, inputs, self.device), targets_for(self.task, targets, self.device)
 
     def outputs(self, inputs: Inputs, weights: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Return the model's outputs, with `weights` by `names` instead of its own.
-
-        A model that draws random numbers draws the same each time: else its loss would have no curvature.
-        """
-        with self._embeddings, drawing(0, self.device) if self._draws else nullcontext():
+        """Return the model's outputs, with `weights` by `names` instead of its own."""
+        with self._embeddings, self._drawing():
             if weights is None:
                 return outputs_of(self.model, inputs)
             return outputs_with(self.model, weights, inputs)

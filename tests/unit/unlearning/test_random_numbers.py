@@ -77,6 +77,12 @@ def test_derivatives_are_those_of_the_same_draws() -> None:
     assert product(vector) == pytest.approx(expected, rel=1e-10, abs=1e-12)
     assert np.array_equal(product(vector), product(vector))
     assert np.array_equal(fisher_diagonal(TASK, START, DATA), fisher_diagonal(TASK, START, DATA))
+    with_noise = replace(TASK, loss=drawing_itself)
+    assert np.array_equal(gradient(with_noise, START, DATA), gradient(with_noise, START, DATA))
+    product = CurvatureProduct(
+        with_noise, START, DATA, kind=CurvatureKind.GAUSS_NEWTON, memory_budget_bytes=1
+    )
+    assert np.array_equal(product(vector), product(vector))
 
 
 def own(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -199,12 +199,12 @@ def open_work(
     """
     check_memory(message)
     settings = sites.source.read(context.run_config)
-    forget = _to_measure(values) | _to_measure(values.get(MEASURE_TOO, {}))
+    named = _to_measure(values)
+    forget = named | _to_measure(values.get(MEASURE_TOO, {}))
     if not may_measure(values, context.node_config):
         forget = NOTHING  # then it is not even read
     loaded = sites.load(settings, context.node_config, memory, forget)
-    names_samples = message.metadata.message_type != KNOWN and bool(_to_measure(values).sample_ids)
-    if loaded.moved and names_samples:
+    if loaded.moved and named.sample_ids and message.metadata.message_type != KNOWN:
         raise DataError(loaded.moved)
     check_frozen_part(loaded.task, str(values.get(FROZEN_PART, "")))
     return ClientWork(

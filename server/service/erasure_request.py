@@ -54,26 +54,23 @@ class Identity(Part):
     identity_format: Literal["raw"]
 
 
-_DAYS: TypeAdapter[date] = TypeAdapter(date)
-_MOMENTS: TypeAdapter[datetime | date] = TypeAdapter(AwareDatetime | date)
+def _written(kind: Any, what: str) -> PlainValidator:
+    """Return what reads a day or time as ISO 8601 writes it, and refuses a count of seconds."""
+    adapter: TypeAdapter[Any] = TypeAdapter(kind)
+
+    def read(text: Any) -> Any:
+        with suppress(ValidationError):  # one for each kind that it may be
+            if is_written(text):
+                return adapter.validate_strings(text)
+        raise PydanticCustomError("not_written", "Input should be {what}", {"what": what})
+
+    return PlainValidator(read, json_schema_input_type=kind)
 
 
-def _day(text: Any) -> date:
-    with suppress(ValidationError):
-        if is_written(text):
-            return _DAYS.validate_strings(text)
-    raise PydanticCustomError("no_day", "Input should be a date (YYYY-MM-DD)")
-
-
-def _moment(text: Any) -> datetime | date:
-    with suppress(ValidationError):  # one for each kind that it may be
-        if is_written(text):
-            return _MOMENTS.validate_strings(text)
-    raise PydanticCustomError("no_time", "Input should be a time with its zone, or a date (YYYY-MM-DD)")
-
-
-_Day = Annotated[date, PlainValidator(_day, json_schema_input_type=date)]
-_Moment = Annotated[datetime | date, PlainValidator(_moment, json_schema_input_type=AwareDatetime | date)]
+_Day = Annotated[date, _written(date, "a date (YYYY-MM-DD)")]
+_Moment = Annotated[
+    datetime | date, _written(AwareDatetime | date, "a time with its zone, or a date (YYYY-MM-DD)")
+]
 
 _HINTS = get_type_hints(Particulars, include_extras=True)
 _SAID = [item for item in fields(Particulars) if item.name != "received_on"]

@@ -57,7 +57,7 @@ class Sites:
         app(grid, Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=settings))
 
     def request(self) -> tuple[Status, str]:
-        """What became of the one request, and why."""
+        """The status of the one request, and its reason."""
         ledger = Ledger.open(ledger_url(self.directory / "server"), subject_keys(self.directory / "server"))
         try:
             (found,) = ledger.requests.select()

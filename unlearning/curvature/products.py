@@ -264,8 +264,8 @@ def check_reproducible(product: CurvatureProduct, generator: np.random.Generator
     if difference > allowed:
         raise NumericalError(
             f"Two products with one vector differ by {difference:.2e} in norm, {allowed:.2e} is allowed. "
-            "Something in the model remembers, or is random by other means than torch's: batch statistics that are "
-            "updated in the forward pass, NumPy's noise. Make the model's forward pass repeat itself."
+            "Something in the model remembers, or draws by a random generator of its own: batch statistics that are "
+            "updated in the forward pass, for instance. Make the model's forward pass repeat itself."
         )
 
 

@@ -78,7 +78,7 @@ def test_the_file_of_an_earlier_program_is_read(tmp_path: Path) -> None:
 
 
 class Cropped:
-    """A Dataset that draws anew what it returns of a row."""
+    """A Dataset that returns a row with other random numbers each time."""
 
     def __len__(self) -> int:
         return 3

@@ -86,8 +86,9 @@ class ContextMemory:
     def confirm(self, answers: Mapping[str, str]) -> None:
         """Do nothing: nothing was filed."""
 
-    def note_samples(self, ids: Iterable[str]) -> None:
-        """Do nothing: no command reads them at a virtual site."""
+    def note_samples(self, ids: Iterable[str], held_out: Iterable[str] = ()) -> frozenset[str]:
+        """Do nothing: no command reads them at a virtual site, whose data stays as it is while the run lasts."""
+        return frozenset()
 
     def note_problem(self, text: str) -> None:
         """Do nothing: no command reads it at a virtual site."""

@@ -12,6 +12,7 @@ runs and restarts, and no operator of the server can make a client forget it. Wi
     state-dir/problem             what is wrong with this site's set-up, as it or the server found; empty: nothing
     state-dir/sample-places       where samples without ids stand (`client.sample_places`)
     state-dir/sample-ids          the ids of the samples that may be used, one a line, as they were last loaded
+    state-dir/held-out-late       the ids of held-out samples that could be trained on before, one a line
     state-dir/kept/METHOD/...     what methods keep here from round to round (`unlearning.runtime.stores`)
     state-dir/last-answer         the last answer, in case it is lost on its way (`client.last_answer`)
     state-dir/arriving            a session's models while they are in use, in files without a name
@@ -48,6 +49,7 @@ from unlearning.runtime.stores import Arrays, DirectoryStore, Store, keep_newest
 from unlearning.untrusted import SITE_REQUEST_BYTES, SITE_REQUESTS
 
 SAMPLE_IDS, _PROBLEM, SECURE_ROUND = "sample-ids", "problem", "secure-round.json"
+_LATE = "held-out-late"
 SAMPLE_PRIVACY = "sample-privacy.json"
 PLANTED, SCORES = "planted-noise.npz", "noise-scores.json"
 LAST_ANSWER, ARRIVING = "last-answer", "arriving"
@@ -60,7 +62,8 @@ _OURS = (
     "excluded.json",
     "outbox",
     "sent",
-    "sample-ids",
+    SAMPLE_IDS,
+    _LATE,
     "sample-places",
     _PROBLEM,
     SECURE_ROUND,
@@ -109,8 +112,8 @@ class ClientMemory(Protocol):
     def confirm(self, answers: Mapping[str, str]) -> None:
         """Take note of the server's answers to the requests with these keys."""
 
-    def note_samples(self, ids: Iterable[str]) -> None:
-        """Take note of the samples that this client may use."""
+    def note_samples(self, ids: Iterable[str], held_out: Iterable[str] = ()) -> frozenset[str]:
+        """Take note of the samples that this client may use; return those of `held_out` that it could use before."""
 
     def note_problem(self, text: str) -> None:
         """Take note of what is wrong with this site's set-up; empty: nothing is."""
@@ -269,11 +272,23 @@ class DirectoryMemory:
                 if request["answer"] != answer:
                     _write(sent, {**request, "answer": answer})
 
-    def note_samples(self, ids: Iterable[str]) -> None:
+    def note_samples(self, ids: Iterable[str], held_out: Iterable[str] = ()) -> frozenset[str]:
         """Write the ids down, where they are not those that are written."""
-        path, content = self._directory / SAMPLE_IDS, "".join(f"{item}\n" for item in ids).encode()
+        known = self._ids(_LATE)
+        late = frozenset(held_out).intersection((*(self.sample_ids() or ()), *(known or ())))
+        if late or known:  # first: after a crash in between the ids still tell which were used
+            self._note_ids(_LATE, sorted(late))
+        self._note_ids(SAMPLE_IDS, ids)
+        return late
+
+    def _note_ids(self, name: str, ids: Iterable[str]) -> None:
+        path, content = self._directory / name, "".join(f"{item}\n" for item in ids).encode()
         if not path.exists() or path.read_bytes() != content:
             write_atomically(path, content)
+
+    def _ids(self, name: str) -> list[str] | None:
+        path = self._directory / name
+        return path.read_text(encoding="utf-8").splitlines() if path.exists() else None
 
     def note_problem(self, text: str) -> None:
         """Write it down for `flower-unlearn-site status`, where it is not what is written."""
@@ -287,8 +302,7 @@ class DirectoryMemory:
 
     def sample_ids(self) -> list[str] | None:
         """Return the ids of the samples that this client may use; None before its first message."""
-        path = self._directory / SAMPLE_IDS
-        return path.read_text(encoding="utf-8").splitlines() if path.exists() else None
+        return self._ids(SAMPLE_IDS)
 
     def _read(self, folder: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []

@@ -2,8 +2,10 @@
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from logging import getLogger
 from typing import Any, TypeAlias
 
+import numpy as np
 from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp.typing import Mod
 
@@ -25,8 +27,10 @@ from unlearning.runtime.peak_memory import GB, free_memory
 from unlearning.task_contract import check_task, refuse_coupled, unhidden
 from unlearning.tasks import drop_own_data
 from unlearning.tasks.own_code import load_own_site
-from unlearning.tasks.task import Examples, Task, forgotten_mask
+from unlearning.tasks.task import Examples, Site, Task, forgotten_mask
 from unlearning.training import TrainingSettings, check_frozen_part
+
+_log = getLogger(__name__)
 
 MODELS_HELD = 3
 """What a site must have free, in models: parameters and gradients, later parameters, the answer and its message."""
@@ -83,16 +87,43 @@ class SiteLoader:
             moved = check_places(directory, site.train, are_some_forgotten=bool(tombstones.sample_ids))
         names = names_of(memory.keys(), {*site.train.ids.tolist(), *site.test.ids.tolist()})
         gone = forgotten_mask(site.train, reveal(tombstones, names))
-        memory.note_samples(site.train.ids[~gone].tolist())
+        held_out = _unseen(
+            memory, site, site.train.ids[~gone].tolist(), reveal(tombstones, names), moved=moved
+        )
         gone &= ~forgotten_mask(site.train, reveal(forget, names))
         return LoadedSite(
             task=task,
             train=site.train.select(~gone).compacted() if gone.any() else site.train,
-            held_out=site.test,
+            held_out=held_out,
             names=names,
             part=None if self.source.table != NO_TABLE else part_of(settings.own, node_config),
             moved=moved,
         )
+
+
+def _unseen(
+    memory: ClientMemory, site: Site, usable: list[str], tombstones: Forget, *, moved: str
+) -> Examples:
+    """Return the held-out examples but those that could be trained on before, or are forgotten.
+
+    A split that is drawn by chance is another one once data comes or goes. What the model has learnt would then be
+    measured as what it has never seen. Ids that have moved tell nothing, nor do those that both parts have, each for
+    samples of its own.
+    """
+    held_out = site.test.ids.tolist()
+    if moved or not set(held_out).isdisjoint(site.train.ids.tolist()):
+        held_out = []
+    seen = memory.note_samples(usable, held_out) | tombstones.sample_ids.intersection(held_out)
+    if not seen:
+        return site.test
+    _log.warning(
+        "Left out of all measurements: %s of this site's %s held-out samples, which were training samples before. "
+        "Choose what is held out so that it stays when data comes or goes, by a hash of the id for instance. If the "
+        "model was begun since they changed, remove held-out-late from this site's state directory.",
+        f"{len(seen):,}",
+        f"{len(site.test):,}",
+    )
+    return site.test.select(~np.isin(site.test.ids, sorted(seen)))
 
 
 class SiteCache:

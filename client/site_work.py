@@ -79,6 +79,8 @@ class SiteLoader:
         if self.source.table != NO_TABLE:
             check_task(own, site.train)
             refuse_coupled(own, site.train, settings.run.preparing(Need.MEAN_LOSS))
+            for one in settings.run.preparations().values():
+                one.check_examples(own, site.train)
         if settings.run.hides_samples and (wrong := unhidden(task, site.train)):
             raise DataError(" ".join(wrong))
         directory, tombstones = state_dir_of(node_config), memory.tombstones()

@@ -128,6 +128,8 @@ class AppRun:
         if test is not None and source.table != built_in.NO_TABLE:
             check_task(task, test)
             refuse_coupled(task, test, settings.run.preparing(Need.MEAN_LOSS))
+            for one in settings.run.preparations().values():
+                one.check_examples(task, test)
         if settings.run.secure_aggregation and make_strategy is not None:
             raise ConfigurationError(["secure-aggregation: a strategy of your own does not go with it."])
         own = make_strategy and OwnAggregation(make_strategy, settings.own, task, prepared)

@@ -35,7 +35,7 @@ def check_task(task: Task, examples: Examples, model: nn.Module | None = None) -
     """
     if not len(examples):
         return
-    inputs, targets = _few(task, examples, torch.device("cpu"))
+    inputs, targets = few_batch(task, examples, torch.device("cpu"))
     model = model or model_with(task, untrained_parameters(task, seed=0)).eval()
     with torch.no_grad():
         outputs = _run(f"The model of {task.name}", outputs_of, model, inputs)
@@ -65,7 +65,7 @@ def couples_examples(task: Task, examples: Examples, model: nn.Module | None = N
         return False
     model = model or model_with(task, untrained_parameters(task, seed=0)).eval()
     device = next(model.parameters()).device
-    inputs, targets = _few(task, examples, device)
+    inputs, targets = few_batch(task, examples, device)
 
     def loss_of(which: slice) -> float:
         given = each(lambda one: one[which].clone(), inputs)
@@ -94,7 +94,7 @@ def draws_numbers(task: Task, examples: Examples, model: nn.Module) -> bool:
     So does a variational autoencoder, or dropout that is never switched off.
     """
     device = next(model.parameters()).device
-    inputs, targets = _few(task, examples, device)
+    inputs, targets = few_batch(task, examples, device)
     with drawing(0, device), torch.no_grad():
         before = _random_states(device)
         task.loss(outputs_of(model, each(torch.clone, inputs)), targets)
@@ -157,17 +157,21 @@ def unhidden_statistics(task: Task) -> list[str]:
 
 def writes_on_inputs(task: Task, examples: Examples, model: nn.Module) -> bool:
     """Return whether the forward of a model in eval mode changes its inputs in place."""
-    inputs, _ = _few(task, examples, next(model.parameters()).device)
+    inputs, _ = few_batch(task, examples, next(model.parameters()).device)
     before = versions(inputs)
     with torch.no_grad():
         outputs_of(model, inputs)
     return versions(inputs) != before
 
 
-def _few(task: Task, examples: Examples, here: torch.device) -> tuple[Inputs, Tensor]:
+def few_of(examples: Examples) -> Examples:
     """Return a few examples from all over the set."""
-    places = np.unique(np.linspace(0, len(examples) - 1, FEW).astype(np.intp))
-    inputs, targets = examples.batch(places)
+    return examples.select(np.unique(np.linspace(0, len(examples) - 1, FEW).astype(np.intp)))
+
+
+def few_batch(task: Task, examples: Examples, here: torch.device) -> tuple[Inputs, Tensor]:
+    """Return inputs and targets of a few examples, as model and loss take them."""
+    inputs, targets = few_of(examples).batch(slice(0, FEW))
     return inputs_for(task, inputs, here), targets_for(task, targets, here)
 
 

@@ -196,6 +196,23 @@ def test_a_model_that_is_built_without_values_is_refused_before_a_round(tmp_path
             start()
 
 
+class Bag(nn.Module):
+    """The largest of embeddings, which PyTorch differentiates once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.EmbeddingBag(20, 8, mode="max"), nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.words(x.abs().long()))
+
+
+def test_a_model_without_second_derivatives_is_not_prepared_for_hf_online(tmp_path):
+    """Each round from the second on failed at each client."""
+    with raises(AppError, "once-differentiable"):
+        Federation(tmp_path, Bag, rows).run("natural", prepare="hf-online")
+
+
 def test_metrics_of_whole_sets_are_in_the_report(tmp_path):
     """The server's over its test examples, the sites' as the mean of each one's own."""
     metrics = (balanced_accuracy, roc_auc)

@@ -13,9 +13,10 @@ Source: Qiao et al., Hessian-Free Online Certified Unlearning (Eqs. 8 and 9), fo
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from logging import getLogger
 
 import numpy as np
@@ -23,7 +24,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from unlearning.curvature.kinds import CurvatureKind
 from unlearning.curvature.local_loss import trainable_places, twice_differentiable
+from unlearning.curvature.own_functions import check_own_functions
 from unlearning.embeddings import differentiable_embeddings
 from unlearning.errors import ConfigurationError, NumericalError
 from unlearning.parameters import Vector, check_length, is_held
@@ -222,7 +225,14 @@ def train_with_tangents(
             ]
         )
     model = model_with(task, parameters)
-    carrier = _Carrier(task, model, settings, tangents, how)
+    check = partial(
+        check_own_functions,
+        task=task,
+        parameters=parameters,
+        examples=examples,
+        kind=CurvatureKind.HESSIAN,
+    )
+    carrier = _Carrier(task, model, settings, tangents, how, check)
     watched = replace(task_of(task, model), loss=carrier.loss)
     with differentiable_embeddings(model):
         trained = train(watched, parameters, examples, settings)
@@ -243,8 +253,10 @@ class _Carrier:
         settings: TrainingSettings,
         tangents: NDArray[np.floating],
         how: BlockProducts,
+        check: Callable[[Tensor], None],
     ) -> None:
         self._task, self._model, self._settings, self._how = task, model, settings, how
+        self._check = check
         self._given = tangents
         self._block: TangentBlock | None = None
 
@@ -252,7 +264,10 @@ class _Carrier:
         loss = self._task.loss(outputs, targets)
         if self._given.shape[:1] == (0,):
             return loss
-        block = self._block or self._initial()
+        block = self._block
+        if block is None:
+            self._check(loss)
+            block = self._initial()
         sign = -1.0 if self._settings.maximize else 1.0
         with twice_differentiable(self._task):
             gradients = block.weights.gradients(loss * sign, create_graph=True)

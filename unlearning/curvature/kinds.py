@@ -75,28 +75,29 @@ class OutputCurvatureOfBatch:
     def __init__(
         self, local: LocalLoss, function: OutputsOf, outputs: Tensor, middle: Callable[[Tensor], Tensor]
     ) -> None:
-        self._local, self._function, self._outputs, self._middle = local, function, outputs, middle
+        self._local, self._outputs, self._middle = local, outputs, middle
+        self.outputs_of = function
         self._pull_back: _PullBack | None = None
         self._recorded: PushForward | None = None
 
     def product(self, vector: Sequence[Tensor], *, keep: bool) -> tuple[Tensor, ...]:
         """Compute Jᵀ M J v."""
-        pushed = self._push_forward(vector)
+        pushed = self.push_forward(vector)
         return _gradients((self._outputs,), self._local.trainable, (self._middle(pushed),), retain_graph=keep)
 
     def record(self) -> bool:
         """Take Jv from a recording from now on; False where that cannot be, see `recorded`."""
         if self._pull_back is None and self._recorded is None:
-            self._recorded = recorded_derivative(self._local, self._function, self._push_forward)
+            self._recorded = recorded_derivative(self._local, self.outputs_of, self.push_forward)
         return self._recorded is not None
 
-    def _push_forward(self, vector: Sequence[Tensor]) -> Tensor:
+    def push_forward(self, vector: Sequence[Tensor]) -> Tensor:
         """Return Jv, the derivative of the outputs along `vector`."""
         if self._recorded is not None:
             return self._recorded(vector)
         if self._pull_back is None:
             try:
-                return _forward_derivative(self._local, self._function, vector)
+                return _forward_derivative(self._local, self.outputs_of, vector)
             except (RuntimeError, NotImplementedError) as exc:
                 _log.info("The model has no forward-mode derivative (%s); going backward twice.", exc)
                 self._pull_back = _PullBack(self._outputs, self._local.trainable)

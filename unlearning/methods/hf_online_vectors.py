@@ -21,6 +21,7 @@ from unlearning.certified.sealed_vectors import seal
 from unlearning.certified.tangents import Weights, check_memory, train_with_tangents, vector_bytes
 from unlearning.certified.unit_vectors import vector_after_round
 from unlearning.errors import (
+    AppError,
     ConfigurationError,
     DataError,
     NumericalError,
@@ -41,8 +42,9 @@ from unlearning.methods.preparation import FederatedRound, LocalRound
 from unlearning.parameters import Vector, norm
 from unlearning.requests import Exclusions, Target
 from unlearning.runtime.stores import Arrays, Store, keep_newest, newest
-from unlearning.tasks.task import Task
-from unlearning.training import Trained, TrainingSettings, structure
+from unlearning.task_contract import few_of
+from unlearning.tasks.task import Examples, Task
+from unlearning.training import Trained, TrainingSettings, structure, untrained_parameters
 
 VECTORS = "vectors"
 LARGEST_GROWTH = 1e6
@@ -171,6 +173,18 @@ class CarryVectors(CarriedVectorOptions):
             advice = "In a federation: name them with clients=…, or raise max_gib."
             return [f"prepare: hf-online: {problem} {advice}" for problem in exc.problems]
         return []
+
+    def check_examples(self, task: Task, examples: Examples) -> None:
+        """Refuse a model without second derivatives, with which each round would fail from the second on."""
+        if not len(examples):
+            return
+        model, few = untrained_parameters(task, seed=0), few_of(examples)
+        try:
+            train_with_tangents(
+                task, model, few, TrainingSettings(batch_size=len(few)), np.ones((1, model.size), model.dtype)
+            )
+        except NumericalError as exc:
+            raise AppError(f"hf-online cannot be prepared for. {exc}", code=exc.code) from exc
 
     def training_problems(self, training: TrainingSettings) -> list[str]:
         """Refuse other optimizers than SGD, with or without momentum."""

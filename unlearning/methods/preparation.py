@@ -214,6 +214,13 @@ class Preparation(BaseModel):
         """Return why this cannot be switched on for such a task and this number of clients, one sentence each."""
         return []
 
+    def check_examples(self, task: Task, examples: Examples) -> None:
+        """Look at a site's data, or at the server's, before anything is trained.
+
+        Raises:
+            AppError: this cannot be prepared for with such a task.
+        """
+
     def training_problems(self, training: TrainingSettings) -> list[str]:
         """Return why this cannot be switched on where clients train so, one sentence each."""
         if not (self.replaces_training and training.keep_optimizer):

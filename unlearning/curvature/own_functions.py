@@ -6,8 +6,10 @@ product lacks a part of the curvature. So such a model's derivatives are compare
 on a few of its examples.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,7 +18,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
 from unlearning.curvature.gradients import gradient
-from unlearning.curvature.kinds import BATCH_CURVATURE, CurvatureKind, OutputCurvatureOfBatch
+from unlearning.curvature.kinds import BATCH_CURVATURE, BatchCurvature, CurvatureKind, OutputCurvatureOfBatch
 from unlearning.curvature.local_loss import LocalLoss, exact_kernels
 from unlearning.errors import NumericalError
 from unlearning.one_line import as_line
@@ -24,12 +26,12 @@ from unlearning.parameters import Vector
 from unlearning.task_contract import few_of
 from unlearning.tasks.task import Examples, Task
 
-STEP = 1e-7
-"""Of a central difference: a kink (ReLU) is rarely crossed, and rounding is 1e-9 of a gradient."""
-TOLERANCE = 1e-3
-"""Of the difference, as a share of the derivative."""
+STEPS = (1e-7, 1e-5, 1e-3)
+"""Of central differences. With the first a kink (ReLU) is rarely crossed; a model that computes something in float32
+all the same needs the last."""
+TOLERANCE = 0.01
+"""Of the difference, as a share of the derivative, with one of the steps in one of the directions."""
 _DIRECTIONS = 3
-"""In one of them at least no kink was crossed."""
 
 
 def check_own_functions(
@@ -49,16 +51,16 @@ def check_own_functions(
     then = "or choose a method without curvature."
     exact, few = replace(task, dtype=torch.float64), few_of(examples)
     try:
-        gaps = [_gap(exact, parameters.astype(np.float64), few, kind, seed) for seed in range(_DIRECTIONS)]
+        gap = _least_gap(exact, parameters.astype(np.float64), few, kind)
     except (RuntimeError, TypeError) as exc:
         raise NumericalError(
             f"{who}, and a product with the curvature could not be compared with finite differences, in float64: "
             f"{as_line(str(exc), 300)} Let them be differentiated twice and take float64, {then}",
             code="once-differentiable",
         ) from exc
-    if not min(gaps) <= TOLERANCE:
+    if not gap <= TOLERANCE:
         raise NumericalError(
-            f"{who}, so a product with the curvature is wrong: it is {min(gaps):.1%} off finite differences. Write "
+            f"{who}, so a product with the curvature is wrong: it is {gap:.0%} off finite differences. Write "
             f"their backward with operations of torch, without once_differentiable, NumPy or detach, {then}",
             code="once-differentiable",
         )
@@ -78,33 +80,50 @@ def _own_functions(loss: Tensor) -> Iterator[str]:
             yield type(node).__name__.removesuffix("Backward")
 
 
-def _gap(task: Task, parameters: Vector, examples: Examples, kind: CurvatureKind, seed: int) -> float:
-    """Return by how much the derivative along a random direction is off a central difference, as a share of it."""
+def _least_gap(task: Task, parameters: Vector, examples: Examples, kind: CurvatureKind) -> float:
+    """Return by how much derivatives along random directions are off central differences, as a share of them.
+
+    The least that was found; no further ones are computed once it is small.
+    """
     local = LocalLoss(task, parameters, examples)
-    flat = np.random.default_rng(seed).standard_normal(local.dimension)
-    parts = local.split(flat)
+    least = math.inf
     with exact_kernels(local.device):
         graph = BATCH_CURVATURE[kind](local, slice(0, len(local)))
-        product = graph.product(parts, keep=True)
-        if isinstance(graph, OutputCurvatureOfBatch):
-            found = graph.push_forward(parts)
-            one, other = (_moved_outputs(local, graph, parts, step) for step in (STEP, -STEP))
-        else:
-            found, direction = local.zeros(), local.zeros()
-            local.add(found, product)
-            local.add(direction, parts)
-            along = direction.cpu().numpy()
-            one, other = (
-                torch.from_numpy(gradient(task, parameters + step * along, examples)).to(local.device)
-                for step in (STEP, -STEP)
-            )
-    expected = (one - other) / (2 * STEP)
-    rounding = 1e-6 * float(one.norm())
-    largest = max(float(expected.norm()), float(found.norm()), rounding, np.finfo(np.float64).tiny)
-    return max(0.0, float((found - expected).norm()) - rounding) / largest
+        for seed in range(_DIRECTIONS):
+            parts = local.split(np.random.default_rng(seed).standard_normal(local.dimension))
+            found, at = _derivative(local, graph, parameters, parts)
+            for step in STEPS:
+                one, other = at(step), at(-step)
+                expected = (one - other) / (2 * step)
+                rounding = 1e-6 * float(one.norm())
+                largest = max(float(expected.norm()), float(found.norm()), rounding)
+                if largest == 0 or float((found - expected).norm()) <= rounding:
+                    return 0.0
+                least = min(least, float((found - expected).norm()) / largest)
+                if least <= TOLERANCE:
+                    return least
+    return least
 
 
-def _moved_outputs(
+def _derivative(
+    local: LocalLoss, graph: BatchCurvature, parameters: Vector, parts: tuple[Tensor, ...]
+) -> tuple[Tensor, Callable[[float], Tensor]]:
+    """Return what is differentiated along `parts`, and the function that gives it at a distance from `parameters`."""
+    product, direction = local.zeros(), local.zeros()
+    local.add(product, graph.product(parts, keep=True))
+    if isinstance(graph, OutputCurvatureOfBatch):
+        return graph.push_forward(parts), partial(_outputs_at, local, graph, parts)
+    local.add(direction, parts)
+    along = direction.cpu().numpy()
+
+    def gradient_at(step: float) -> Tensor:
+        moved = gradient(local.task, parameters + step * along, local.examples)
+        return torch.from_numpy(moved).to(local.device)
+
+    return product, gradient_at
+
+
+def _outputs_at(
     local: LocalLoss, graph: OutputCurvatureOfBatch, parts: tuple[Tensor, ...], step: float
 ) -> Tensor:
     weights = {

@@ -78,11 +78,12 @@ def _check_own(state_dir: Path, ids: Iterable[str]) -> None:
     Raises:
         InvalidRequest: names the first few.
     """
-    own = DirectoryMemory(state_dir).sample_ids()
+    memory = DirectoryMemory(state_dir)
+    own = memory.sample_ids()
     if own is None:
         say("Not checked whether these samples are this site's: it has not been asked by a server yet.")
         return
-    wrong = sorted(set(ids).difference(own))
+    wrong = sorted(set(ids).difference(own, memory.removed_samples()))
     if wrong:
         raise InvalidRequest(
             f"{len(wrong):,} of the ids are not among this site's {len(own):,} samples: {', '.join(wrong[:5])}"

@@ -1,7 +1,7 @@
 """The memory of a virtual client, in Flower's `context.state`: it lives as long as the run."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,9 +86,12 @@ class ContextMemory:
     def confirm(self, answers: Mapping[str, str]) -> None:
         """Do nothing: nothing was filed."""
 
-    def note_samples(self, ids: Iterable[str], held_out: Iterable[str] = ()) -> frozenset[str]:
-        """Do nothing: no command reads them at a virtual site, whose data stays as it is while the run lasts."""
-        return frozenset()
+    def used_samples(self) -> list[str]:
+        """Return nothing: the data of a virtual site stays as it is while the run lasts."""
+        return []
+
+    def note_samples(self, ids: Iterable[str], removed: Sequence[str] = ()) -> None:
+        """Do nothing: no command reads them at a virtual site."""
 
     def note_problem(self, text: str) -> None:
         """Do nothing: no command reads it at a virtual site."""

@@ -125,7 +125,9 @@ def handle_unlearn(message: Message, local: ClientWork) -> RecordDict:
 
 
 def _site(local: ClientWork, method: str, forget: Forget) -> ClientSite:
-    missing = unknown_ids(local.examples, forget.sample_ids)
+    missing = [
+        one for one in unknown_ids(local.examples, forget.sample_ids) if one not in local.loaded.removed
+    ]
     if missing:
         plain = [item for item in missing if not is_keyed(item)]
         named = f": {', '.join(plain[:5])}{', …' if len(missing) > 5 else ''}" if plain else ""
@@ -152,10 +154,11 @@ handle_measure = message_handler(measure)
 
 @message_handler
 def handle_known(_: Message, local: ClientWork) -> RecordDict:
-    """Say which of some samples this client does not have, and which it may never use again."""
+    """Say which of some samples this client does not have, or no longer, and which it may never use again."""
     ids = from_plain(Forget, local.values["forget"]).sample_ids
     asked = {local.loaded.names.get(item, item): item for item in ids}
-    unknown = unknown_ids(local.examples, asked)
+    unknown = {*unknown_ids(local.examples, asked)}
+    removed = unknown & local.loaded.removed
     of_these = forgotten_mask(local.examples, Forget(sample_ids=frozenset(asked)))
     gone = local.examples.select(of_these & forgotten_mask(local.examples, local.tombstones))
     labels = gone.targets.tolist() if gone.has_labels else [None] * len(gone)
@@ -164,7 +167,10 @@ def handle_known(_: Message, local: ClientWork) -> RecordDict:
         for item, label in zip(gone.ids.tolist(), labels, strict=True)
     }
     known = KnownSamples(
-        unknown=frozenset(asked[item] for item in unknown), forgotten=forgotten, moved=local.loaded.moved
+        unknown=frozenset(asked[item] for item in unknown - removed),
+        removed=frozenset(asked[item] for item in removed),
+        forgotten=forgotten,
+        moved=local.loaded.moved,
     )
     return arrays_content({}, to_plain(known))
 

@@ -12,7 +12,7 @@ runs and restarts, and no operator of the server can make a client forget it. Wi
     state-dir/problem             what is wrong with this site's set-up, as it or the server found; empty: nothing
     state-dir/sample-places       where samples without ids stand (`client.sample_places`)
     state-dir/sample-ids          the ids of the samples that may be used, one a line, as they were last loaded
-    state-dir/held-out-late       the ids of held-out samples that could be trained on before, one a line
+    state-dir/removed-samples     the ids of those that could be used before and are no longer there, oldest first
     state-dir/kept/METHOD/...     what methods keep here from round to round (`unlearning.runtime.stores`)
     state-dir/last-answer         the last answer, in case it is lost on its way (`client.last_answer`)
     state-dir/arriving            a session's models while they are in use, in files without a name
@@ -29,7 +29,7 @@ were computed from that. Of local layers those values stay that were trained wit
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -49,7 +49,9 @@ from unlearning.runtime.stores import Arrays, DirectoryStore, Store, keep_newest
 from unlearning.untrusted import SITE_REQUEST_BYTES, SITE_REQUESTS
 
 SAMPLE_IDS, _PROBLEM, SECURE_ROUND = "sample-ids", "problem", "secure-round.json"
-_LATE = "held-out-late"
+_REMOVED = "removed-samples"
+MOST_REMOVED = 1_000_000
+"""How many ids of removed samples are kept; of more, those that were removed last."""
 SAMPLE_PRIVACY = "sample-privacy.json"
 PLANTED, SCORES = "planted-noise.npz", "noise-scores.json"
 LAST_ANSWER, ARRIVING = "last-answer", "arriving"
@@ -63,7 +65,7 @@ _OURS = (
     "outbox",
     "sent",
     SAMPLE_IDS,
-    _LATE,
+    _REMOVED,
     "sample-places",
     _PROBLEM,
     SECURE_ROUND,
@@ -112,8 +114,11 @@ class ClientMemory(Protocol):
     def confirm(self, answers: Mapping[str, str]) -> None:
         """Take note of the server's answers to the requests with these keys."""
 
-    def note_samples(self, ids: Iterable[str], held_out: Iterable[str] = ()) -> frozenset[str]:
-        """Take note of the samples that this client may use; return those of `held_out` that it could use before."""
+    def used_samples(self) -> list[str]:
+        """Return the samples that this client could use before: first those that are removed, the longest ago first."""
+
+    def note_samples(self, ids: Iterable[str], removed: Sequence[str] = ()) -> None:
+        """Take note of the samples that this client may use, and of those that it could and no longer has."""
 
     def note_problem(self, text: str) -> None:
         """Take note of what is wrong with this site's set-up; empty: nothing is."""
@@ -272,14 +277,19 @@ class DirectoryMemory:
                 if request["answer"] != answer:
                     _write(sent, {**request, "answer": answer})
 
-    def note_samples(self, ids: Iterable[str], held_out: Iterable[str] = ()) -> frozenset[str]:
+    def used_samples(self) -> list[str]:
+        """Return the ids that `note_samples` wrote down."""
+        return [*self.removed_samples(), *(self.sample_ids() or ())]
+
+    def note_samples(self, ids: Iterable[str], removed: Sequence[str] = ()) -> None:
         """Write the ids down, where they are not those that are written."""
-        known = self._ids(_LATE)
-        late = frozenset(held_out).intersection((*(self.sample_ids() or ()), *(known or ())))
-        if late or known:  # first: after a crash in between the ids still tell which were used
-            self._note_ids(_LATE, sorted(late))
+        if removed or self.removed_samples():  # first: after a crash in between all are still known
+            self._note_ids(_REMOVED, removed[-MOST_REMOVED:])
         self._note_ids(SAMPLE_IDS, ids)
-        return late
+
+    def removed_samples(self) -> list[str]:
+        """Return the ids of the samples that this client could use before and no longer has."""
+        return self._ids(_REMOVED) or []
 
     def _note_ids(self, name: str, ids: Iterable[str]) -> None:
         path, content = self._directory / name, "".join(f"{item}\n" for item in ids).encode()

@@ -1,6 +1,6 @@
 """What a client has at hand for one message: its data without what it may never use again, its task, its settings."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from logging import getLogger
 from typing import Any, TypeAlias
@@ -43,6 +43,7 @@ class LoadedSite:
     names: the ids of all its samples by their keyed hashes, where the server has given it a key.
     part: which part, of how many, of data that a built-in task deals out; None for data of its own.
     moved: why ids may not name the samples that they did at first (`client.sample_places`); empty where they do.
+    removed: the ids of samples that could be trained on before and are no longer there; the model may know them.
     """
 
     task: Task
@@ -51,6 +52,7 @@ class LoadedSite:
     names: Mapping[str, str]
     part: tuple[int, int] | None = None
     moved: str = ""
+    removed: frozenset[str] = frozenset()
     sites: dict[tuple[str, Forget, Forget], ClientSite] = field(default_factory=dict)
 
 
@@ -87,45 +89,50 @@ class SiteLoader:
         moved = ""
         if directory is not None:
             moved = check_places(directory, site.train, are_some_forgotten=bool(tombstones.sample_ids))
-        names = names_of(memory.keys(), {*site.train.ids.tolist(), *site.test.ids.tolist()})
-        gone = forgotten_mask(site.train, reveal(tombstones, names))
-        held_out = _unseen(
-            memory, site, site.train.ids[~gone].tolist(), reveal(tombstones, names), moved=moved
-        )
+        used = memory.used_samples()
+        names = names_of(memory.keys(), {*site.train.ids.tolist(), *site.test.ids.tolist(), *used})
+        tombstones = reveal(tombstones, names)
+        removed = _no_longer_there(used, site.train, tombstones)
+        gone = forgotten_mask(site.train, tombstones)
+        memory.note_samples(site.train.ids[~gone].tolist(), removed)
         gone &= ~forgotten_mask(site.train, reveal(forget, names))
         return LoadedSite(
             task=task,
             train=site.train.select(~gone).compacted() if gone.any() else site.train,
-            held_out=held_out,
+            held_out=site.test if moved else _unseen(site, tombstones.sample_ids.union(removed)),
             names=names,
             part=None if self.source.table != NO_TABLE else part_of(settings.own, node_config),
             moved=moved,
+            removed=frozenset(removed),
         )
 
 
-def _unseen(
-    memory: ClientMemory, site: Site, usable: list[str], tombstones: Forget, *, moved: str
-) -> Examples:
-    """Return the held-out examples but those that could be trained on before, or are forgotten.
+def _no_longer_there(used: Sequence[str], train: Examples, tombstones: Forget) -> list[str]:
+    """Return which of the samples that could be used before a site has no longer, in order; not the forgotten ones."""
+    if tombstones.everything:
+        return []
+    known = {*train.ids.tolist(), *tombstones.sample_ids}
+    return [one for one in dict.fromkeys(used) if one not in known]
+
+
+def _unseen(site: Site, seen: frozenset[str]) -> Examples:
+    """Return the held-out examples but those of `seen`, which could be trained on before, or are forgotten.
 
     A split that is drawn by chance is another one once data comes or goes. What the model has learnt would then be
-    measured as what it has never seen. Ids that have moved tell nothing, nor do those that both parts have, each for
-    samples of its own.
+    measured as what it has never seen. Ids that both parts have are each part's own, and tell nothing.
     """
     held_out = site.test.ids.tolist()
-    if moved or not set(held_out).isdisjoint(site.train.ids.tolist()):
-        held_out = []
-    seen = memory.note_samples(usable, held_out) | tombstones.sample_ids.intersection(held_out)
-    if not seen:
+    late = seen.intersection(held_out)
+    if not late or not set(held_out).isdisjoint(site.train.ids.tolist()):
         return site.test
     _log.warning(
         "Left out of all measurements: %s of this site's %s held-out samples, which were training samples before. "
         "Choose what is held out so that it stays when data comes or goes, by a hash of the id for instance. If the "
-        "model was begun since they changed, remove held-out-late from this site's state directory.",
-        f"{len(seen):,}",
+        "model was begun since they changed, remove removed-samples from this site's state directory.",
+        f"{len(late):,}",
         f"{len(site.test):,}",
     )
-    return site.test.select(~np.isin(site.test.ids, sorted(seen)))
+    return site.test.select(~np.isin(site.test.ids, sorted(late)))
 
 
 class SiteCache:

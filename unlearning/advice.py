@@ -40,8 +40,8 @@ _BUDGET = (
     "flower-unlearn retry {id} --method NAME; or ask the operator for a larger budget."
 )
 _UNKNOWN = (
-    "Compare your list with the client's: nothing can be forgotten that it does not have. Correct the list and file it "
-    "again; another method does not help."
+    "Compare your list with the client's: of samples that it never had there is nothing to forget. Correct the list "
+    "and file it again; another method does not help."
 )
 
 
@@ -67,6 +67,10 @@ ADVICE: Mapping[str, str] = {
         "reason is the method, try it with another: flower-unlearn retry {id} --method NAME."
     ),
     "unknown-samples": _UNKNOWN,
+    "removed-samples": (
+        "The site has removed the data, and the model may still know it. Try it with a method that works without the "
+        "data: flower-unlearn retry {id} --method NAME (`plan` names the recommended one; retrain is one)."
+    ),
     "moved-samples": (
         "Nothing was begun. The client's owner gives every sample an id, or sees to it that each one stands where it "
         "stood, as the reason says; then file it again, by those ids."

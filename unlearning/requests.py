@@ -216,19 +216,26 @@ class Target:
 class KnownSamples:
     """What a client says of samples that it is asked for.
 
-    unknown: those that it does not have.
+    unknown: those that it does not have, and has not had as far as it knows.
+    removed: those that it could train on before and no longer has; the model may have learnt of them.
     forgotten: those that it may never use again, each with the forgotten class that it is of; None where it is of none.
     moved: why its ids may name other samples than they did at first; empty where they do not.
     """
 
     unknown: frozenset[str] = frozenset()
+    removed: frozenset[str] = frozenset()
     forgotten: Mapping[str, int | None] = field(default_factory=dict)
     moved: str = ""
 
     def only(self, sample_ids: frozenset[str]) -> "KnownSamples":
         """Return what is said of these samples."""
         forgotten = {item: label for item, label in self.forgotten.items() if item in sample_ids}
-        return KnownSamples(unknown=self.unknown & sample_ids, forgotten=forgotten, moved=self.moved)
+        return KnownSamples(
+            unknown=self.unknown & sample_ids,
+            removed=self.removed & sample_ids,
+            forgotten=forgotten,
+            moved=self.moved,
+        )
 
 
 def list_ids(sample_ids: Iterable[str]) -> str:

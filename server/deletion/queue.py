@@ -81,14 +81,26 @@ def _decided_by(
         reason = (
             f"Client {client} does not have {len(unknown):,} of the {target.num_samples:,} samples; nothing was begun. "
             f"`flower-unlearn plan --client {client} --samples FILE` names them: correct the file, and file it again. "
-            "No method can forget what the site does not have."
+            "Of what it never had there is nothing to forget."
         )
         return Move(request_id=request.id, to=Status.FAILED, reason=reason, result={CODE: "unknown-samples"})
+    if (removed := target.sample_ids & known.removed) and _works_with_the_data(request):
+        reason = (
+            f"Client {client} no longer has {len(removed):,} of the {target.num_samples:,} samples, and "
+            f"{request.method} works with what is to be forgotten; nothing was begun."
+        )
+        return Move(request_id=request.id, to=Status.FAILED, reason=reason, result={CODE: "removed-samples"})
     gone = known.only(target.sample_ids).forgotten
     labels = {item: label for item, label in gone.items() if label is not None}
     if len(gone) == len(target.sample_ids) and ledger.answers(target, labels):
         return _answered(ledger, request, target, labels)
     return None
+
+
+def _works_with_the_data(request: DeletionRequest) -> bool:
+    method = method_named(request.method)
+    own = method.Parameters.model_validate(request.parameters)
+    return method.info.works_with_the_data or bool(method.asks_targets_by(own))
 
 
 def _answered(

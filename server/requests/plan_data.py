@@ -96,7 +96,8 @@ class SampleCheck:
     """What the client says of the samples that a plan names. is_online: whether it is there and a run can ask it.
 
     is_answered: whether it has said it; until then a plan that is made again soon may have it.
-    unknown: the ids that it does not have, as they were given. num_forgotten: how many it has forgotten already.
+    unknown: the ids that it does not have, as they were given. removed: those that it could train on before and no
+    longer has, which methods can forget that work without them. num_forgotten: how many it has forgotten already.
     moved: why its ids may name other samples than they did at first; empty where they do not.
     """
 
@@ -105,6 +106,7 @@ class SampleCheck:
     is_online: bool = True
     is_answered: bool = False
     unknown: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
     num_forgotten: int = 0
     moved: str = ""
 
@@ -118,7 +120,7 @@ class SampleCheck:
         """Say it to people."""
         if self.moved:
             return f"Client {self.client} says: {self.moved}"
-        if not self.is_answered and not self.unknown:
+        if not self.is_answered and not (self.unknown or self.removed):
             why = (
                 "it has not answered yet, or the run has ended in the last 35 s"
                 if self.is_online
@@ -130,7 +132,12 @@ class SampleCheck:
             parts.append(
                 f"Client {self.client} does not have {len(self.unknown):,} of the {self.num_samples:,} samples: "
                 f"{list_first(self.unknown, _SHOWN)}. Correct the file; "
-                "no method can forget what the site does not have."
+                "of what it never had there is nothing to forget."
+            )
+        elif self.removed:
+            parts.append(
+                f"Client {self.client} no longer has {len(self.removed):,} of the {self.num_samples:,} samples: "
+                f"{list_first(self.removed, _SHOWN)}. Methods that work without them can make the model forget them."
             )
         else:
             parts.append(f"Client {self.client} has all {self.num_samples:,} samples.")
@@ -174,11 +181,14 @@ def joined(plans: Sequence[Plan], target: Target) -> Plan:
         is_online=all(one.is_online for one in checks),
         is_answered=all(one.is_answered for one in checks),
         unknown=tuple(item for one in checks for item in one.unknown),
+        removed=tuple(item for one in checks for item in one.removed),
         num_forgotten=sum(one.num_forgotten for one in checks),
         moved=next((one.moved for one in checks if one.moved), ""),
     )
-    refused = next((one for one in plans if one.samples is not None and one.samples.forbids), None)
-    whole = replace(refused or plans[0], target=target.describe(), samples=samples)
-    if refused is None:
-        return whole
-    return replace(whole, methods=tuple(replace(item, refusal=samples.sentence) for item in whole.methods))
+    worst = max(checks, key=lambda one: (one.forbids, bool(one.removed)))
+    base, own = next(one for one in plans if one.samples is worst), worst.sentence
+    methods = tuple(
+        replace(item, refusal=samples.sentence) if worst.forbids or item.refusal == own else item
+        for item in base.methods
+    )
+    return replace(base, target=target.describe(), samples=samples, methods=methods)

@@ -60,8 +60,13 @@ def plan(ledger: Ledger, target: Target, *, now: datetime) -> Plan:
     ]
     heard = {record.client_id for record in records if record.silence(now) < HEARTBEAT}
     samples = _check_samples(ledger, target, heard, now) if target.sample_ids else None
-    if samples is not None and samples.forbids:
-        planned = [replace(item, refusal=samples.sentence) for item in planned]
+    if samples is not None and (samples.forbids or samples.removed):
+        planned = [
+            replace(item, refusal=samples.sentence)
+            if samples.forbids or METHODS[item.method].info.works_with_the_data
+            else item
+            for item in planned
+        ]
     by_name = {item.method: item for item in planned}
     advised = recommend(
         target.granularity,
@@ -109,11 +114,11 @@ def _check_samples(ledger: Ledger, target: Target, online: set[str], now: dateti
     known = ledger.site_questions.ask(client, names, now=now) if check.is_online else None
     if known is None:
         return check
-    unknown = tuple(sorted(names[item] for item in known.unknown))
     return replace(
         check,
         is_answered=True,
-        unknown=unknown,
+        unknown=tuple(sorted(names[item] for item in known.unknown)),
+        removed=tuple(sorted(names[item] for item in known.removed)),
         num_forgotten=len(known.forgotten),
         moved=as_line(known.moved, 500),
     )

@@ -1,5 +1,6 @@
 """Sites are asked which samples they have: before a request is scheduled, and for a plan."""
 
+import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -17,6 +18,7 @@ from server.service.grpc_server import serve
 from strategies.messages import KNOWN, UNLEARN
 from tests.acceptance.test_live_deletion import sample_ids
 from tests.federation import SMALL, InProcessFederation
+from unlearning.methods.registry import METHODS
 from unlearning.requests import DeletionRequest, Granularity, KnownSamples, Status, Target
 from unlearning.tasks import load_site
 
@@ -117,6 +119,20 @@ def test_a_plan_names_the_ids_that_the_site_does_not_have(trained, command, tmp_
     said = command("plan", "--client", "1", "--samples", str(file))
     assert "does not have 1 of the 2 samples: patient-7." in said
     assert "puf" not in said
+
+
+def test_a_plan_names_what_the_site_no_longer_has(trained, command, tmp_path):
+    """And recommends a method that works without it."""
+    file = tmp_path / "samples"
+    file.write_text("\n".join([*sample_ids(trained, "1", 1), "patient-8"]))
+    (trained.directory / "clients" / "1" / "removed-samples").write_text("patient-8\n")
+    said = command("plan", "--client", "1", "--samples", str(file))
+    assert "no longer has 1 of the 2 samples: patient-8." in said
+    recommended = said.partition("Recommended: ")[2].split(".")[0]
+    assert not METHODS[recommended].info.works_with_the_data
+    found = json.loads(command("plan", "--json", "--client", "1", "--samples", str(file)))
+    refused = {one["method"] for one in found["methods"] if "no longer has" in one["refusal"]}
+    assert refused == {name for name, one in METHODS.items() if one.info.works_with_the_data}
 
 
 def test_without_a_run_a_plan_says_at_once_that_the_site_cannot_be_asked(trained):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from flwr.app import Context, RecordDict
 from torch import nn
@@ -18,7 +19,9 @@ from server.state_directory.subject_key import subject_keys
 from strategies.in_process_grid import InProcessGrid
 from tests.acceptance.test_user_models import DROPPED
 from tests.federation import DEFAULTS
-from unlearning.requests import Status
+from unlearning.advice import CODE
+from unlearning.methods.registry import METHODS
+from unlearning.requests import DeletionRequest, Status
 from unlearning.tasks import Examples, Site, Task
 from unlearning.tasks.task import numbered
 
@@ -38,7 +41,7 @@ class Sites:
         data = Examples(rows, (rows[:, 0] > 0).long(), numbered(len(rows)))
         return Site(data.select(np.arange(len(rows) - 4)), data.select(np.arange(len(rows) - 4, len(rows))))
 
-    def run(self, rounds: int, requests: str = "") -> None:
+    def run(self, rounds: int, requests: str = "", **changes: str) -> None:
         """Go on until there were so many rounds, each client in a new process."""
         given = {name: value for name, value in DEFAULTS.items() if name not in DROPPED}
         settings = {
@@ -48,6 +51,7 @@ class Sites:
             "max-attempts": 1,
             "requests": requests,
             "state-dir": str(self.directory / "server"),
+            **changes,
         }
         nodes = [
             {"partition-id": number, "num-partitions": 3, "state-dir": str(self.directory / str(number))}
@@ -57,14 +61,14 @@ class Sites:
         app = make_server_app(lambda _: TASK, table="own")
         app(grid, Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=settings))
 
-    def request(self) -> tuple[Status, str]:
-        """The status of the one request, and its reason."""
+    def request(self) -> DeletionRequest:
+        """The one request."""
         ledger = Ledger.open(ledger_url(self.directory / "server"), subject_keys(self.directory / "server"))
         try:
             (found,) = ledger.requests.select()
         finally:
             ledger.close()
-        return found.status, found.reason
+        return found
 
 
 def test_a_position_names_no_sample_once_rows_have_moved(tmp_path: Path) -> None:
@@ -74,9 +78,8 @@ def test_a_position_names_no_sample_once_rows_have_moved(tmp_path: Path) -> None
     sites.kept.remove(5)
     sites.run(2)
     sites.run(4, "at=2 client=1 samples=5 method=natural")
-    status, reason = sites.request()
-    assert status is Status.FAILED
-    assert "An id may name another sample now" in reason
+    assert sites.request().status is Status.FAILED
+    assert "An id may name another sample now" in sites.request().reason
 
 
 def test_a_position_names_its_sample_while_rows_stay(tmp_path: Path) -> None:
@@ -85,7 +88,54 @@ def test_a_position_names_its_sample_while_rows_stay(tmp_path: Path) -> None:
     sites.run(1)
     sites.kept.append(3)
     sites.run(4, "at=2 client=1 samples=5 method=natural")
-    assert sites.request()[0] is Status.COMPLETED
+    assert sites.request().status is Status.COMPLETED
+
+
+class Named(Sites):
+    """Sites whose rows have ids."""
+
+    def load_site(self, _settings: Mapping[str, Any], node_config: Mapping[str, Any]) -> Site:
+        number = int(node_config["partition-id"])
+        kept = self.kept if number == 1 else list(range(20))
+        rows = torch.from_numpy(TABLE[number][kept])
+        data = Examples(rows, (rows[:, 0] > 0).long(), [f"patient-{one}" for one in kept])
+        return Site(data, data.select(np.arange(0)))
+
+
+@pytest.mark.parametrize(
+    "method", ["retrain", "natural", "not", "newton-cg", "fedmemprune", "sisa", "exact-ridge"]
+)
+def test_a_sample_whose_row_is_gone_is_forgotten_without_it(tmp_path: Path, method: str) -> None:
+    """Its owner took the row out first, as people do who are asked to erase it; the model still knows it."""
+    sites = Named(tmp_path)
+    settings = {"prepare": method} if METHODS[method].info.preparation else {}
+    sites.run(2, **settings)
+    sites.kept.remove(5)
+    sites.run(3, **settings)
+    assert (tmp_path / "1" / "removed-samples").read_text().split() == ["patient-5"]
+    sites.run(6, f"at=3 client=1 samples=patient-5 method={method}", **settings)
+    assert sites.request().status is Status.COMPLETED
+    assert (tmp_path / "1" / "removed-samples").read_text() == ""  # a hash of the id is enough from now on
+
+
+@pytest.mark.parametrize(
+    ("samples", "method", "code"),
+    [
+        ("patient-5", "puf-special", "removed-samples"),
+        ("patient-4,patient-5", "gradient-ascent", "removed-samples"),
+        ("patient-5,patient-99", "retrain", "unknown-samples"),
+    ],
+)
+def test_a_method_that_works_with_the_row_is_refused(
+    tmp_path: Path, samples: str, method: str, code: str
+) -> None:
+    """So is every one for what was never there."""
+    sites = Named(tmp_path)
+    sites.run(2)
+    sites.kept.remove(5)
+    sites.run(4, f"at=2 client=1 samples={samples} method={method}")
+    assert sites.request().status is Status.FAILED
+    assert sites.request().result[CODE] == code
 
 
 class Growing(Sites):
@@ -118,7 +168,7 @@ def test_what_was_trained_on_is_not_measured_as_held_out(tmp_path: Path) -> None
     assert 0 < len(never_used) < 5
     sites.run(2)
     sites.run(4, "at=2 client=1 samples=patient-3 method=natural")
-    assert sites.request()[0] is Status.COMPLETED
+    assert sites.request().status is Status.COMPLETED
     assert sites.num_test() == 3 * len(never_used)
 
 

@@ -261,7 +261,8 @@ class ExactRidge(Method[MethodParameters, SendSums]):
                 retryable=True,
                 code="no-answer",
             )
-        if not any(replies[client].num_examples for client in problem.partial):
+        of_class = any(forget.classes for forget in problem.targets.values())
+        if of_class and not any(replies[client].num_examples for client in problem.partial):
             raise MethodFailed(
                 "No client holds an example of what is to be forgotten; there is nothing to unlearn.",
                 retryable=False,
@@ -275,7 +276,6 @@ class ExactRidge(Method[MethodParameters, SendSums]):
                 raise UpdateRefused(f"Client {client}: {exc}") from exc
             if renewed[client].moments.size != state.parameters.size:
                 raise UpdateRefused(f"The sums of client {client} are of another model.")
-        of_class = any(forget.classes for forget in problem.targets.values())
         staying = {}
         for client in kept.store.list_keys():
             entry = newest(kept.store, client)

@@ -253,3 +253,5 @@ def test_ids_of_others_are_refused_at_the_site(tmp_path):
     assert status == 2
     assert "1 of the ids are not among this site's 2 samples: x." in " ".join(said.split())
     assert len(DirectoryMemory(site).outbox()) == 1
+    DirectoryMemory(site).note_samples(["a", "b"], removed=["x"])
+    assert run_program(*command)[0] == 0  # the model may have learnt of it

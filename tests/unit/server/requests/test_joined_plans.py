@@ -1,5 +1,7 @@
 """The plan for a long list of samples, from those for its parts."""
 
+from dataclasses import replace
+
 from server.requests.plan_data import Plan, PlannedMethod, SampleCheck, joined
 from unlearning.requests import Granularity, Target
 
@@ -46,6 +48,24 @@ def test_an_unknown_id_in_any_part_refuses_the_whole():
     whole = joined([part(check(2)), part(check(3, unknown=("x",))), part(check(1, unknown=("y",)))], TARGET)
     assert whole.samples == check(6, unknown=("x", "y"))
     assert {one.refusal for one in whole.methods} == {check(6, unknown=("x", "y")).sentence}
+
+
+def test_what_the_client_no_longer_has_refuses_what_needs_it():
+    """The sentence counts all parts; other refusals stay."""
+    gone = check(3, removed=("x",))
+    methods = (
+        PlannedMethod(method="retrain", title="Retrain"),
+        PlannedMethod(method="pga", title="PGA", refusal=gone.sentence),
+        PlannedMethod(method="sisa", title="SISA", refusal="It is not prepared for."),
+    )
+    whole = joined(
+        [part(check(2)), replace(part(gone), methods=methods), part(check(1, removed=("y",)))], TARGET
+    )
+    assert whole.samples == check(6, removed=("x", "y"))
+    sentence = check(6, removed=("x", "y")).sentence
+    assert [one.refusal for one in whole.methods] == ["", sentence, "It is not prepared for."]
+    worse = joined([part(gone), part(check(1, unknown=("z",)))], TARGET)
+    assert all(one.refusal for one in worse.methods)
 
 
 def test_rows_that_have_moved_refuse_the_whole():

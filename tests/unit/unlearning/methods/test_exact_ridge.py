@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 from tests.deletions import reply
+from tests.raising import raises
 from tests.tasks import tiny_classification
 from unlearning.errors import DataError, MethodFailed, NumericalError, UpdateRefused
 from unlearning.local import answer, begin, carry_out, learn, problem_of, retained
-from unlearning.methods.exact_ridge import SendSums, kept_statistics
+from unlearning.methods.exact_ridge import SendSums, kept_statistics, layer_of
 from unlearning.methods.method import PreparedStore, Problem
 from unlearning.methods.preparation import FederatedRound
 from unlearning.methods.registry import METHODS
@@ -337,7 +338,7 @@ def test_without_sums_of_anybody_who_stays_it_can_be_tried_after_a_round():
     assert caught.value.retryable
 
 
-def test_a_target_that_does_not_answer_or_has_nothing_of_it_ends_the_attempt():
+def test_a_target_that_does_not_answer_ends_the_attempt_and_so_does_a_class_that_no_client_has():
     """The one for now, the other for good; sums of another model are refused."""
     before, kept = trained(DATA)
     given = problem(SAMPLES, kept)
@@ -345,13 +346,24 @@ def test_a_target_that_does_not_answer_or_has_nothing_of_it_ends_the_attempt():
     with pytest.raises(MethodFailed) as caught:
         METHOD.aggregate(given, begun, {})
     assert caught.value.retryable
-    nothing = reply([], 0)
-    with pytest.raises(MethodFailed) as caught:
-        METHOD.aggregate(given, begun, {"b": nothing})
-    assert not caught.value.retryable
+    of_class = problem(CLASS, kept)
+    nothing = {client: reply([], 0) for client in of_class.targets}
+    with raises(MethodFailed, "nothing-to-forget") as failed:
+        METHOD.aggregate(of_class, METHOD.begin(of_class, before), nothing)
+    assert not failed.value.retryable
     other = reply([], arrays=Statistics.of(DATA["a"], nn.Linear(4, 4)).to_arrays())
     with pytest.raises(UpdateRefused):
         METHOD.aggregate(given, begun, {"b": other})
+
+
+def test_samples_that_their_site_no_longer_has_are_forgotten_by_the_sums_of_what_it_keeps():
+    """As exactly as where it has them: nothing of them is subtracted."""
+    before, kept = trained(DATA)
+    given = problem(SAMPLES, kept)
+    left = without(SAMPLES)["b"]
+    answer = reply([], 0, arrays=Statistics.of(left, layer_of(TASK)).to_arrays())
+    state = METHOD.aggregate(given, METHOD.begin(given, before), {"b": answer})
+    np.testing.assert_allclose(state.parameters, trained(without(SAMPLES))[0], rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn"])

@@ -255,5 +255,5 @@ def _outcome(request: DeletionRequest) -> str:
             f"Its report: flower-unlearn report {request.id}",
         )
         return " ".join(filter(None, said))
-    reason = request.reason or request.refusal_reason
+    reason = (request.reason or request.refusal_reason).removesuffix(".")
     return f"{head}{f': {reason}' if reason else ''}. {advice_for(request)}".rstrip()

@@ -191,13 +191,14 @@ def test_watch_prints_states_waits_and_rounds_with_their_scores(command: Command
     assert result.stdout.endswith("Its report: flower-unlearn report r-000001\n")
 
 
-def test_watching_a_request_that_failed_exits_with_1(command: Command, loop: LiveLoop) -> None:
+@pytest.mark.parametrize("reason", ["no way", "No way."])
+def test_watching_a_request_that_failed_exits_with_1(command: Command, loop: LiveLoop, reason: str) -> None:
     """Scripts can tell."""
     command("request", "--client", "3")
-    loop.move("r-000001", Status.FAILED, reason="no way")
+    loop.move("r-000001", Status.FAILED, reason=reason)
     result = command("watch", "r-000001")
     assert result.exit_code == 1
-    assert "r-000001 is failed: no way" in result.stdout
+    assert f"r-000001 is failed: {reason.removesuffix('.')}. " in result.stdout
 
 
 def test_report_writes_both_files(command: Command, loop: LiveLoop, tmp_path: Path) -> None:

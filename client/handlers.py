@@ -125,9 +125,8 @@ def handle_unlearn(message: Message, local: ClientWork) -> RecordDict:
 
 
 def _site(local: ClientWork, method: str, forget: Forget) -> ClientSite:
-    missing = [
-        one for one in unknown_ids(local.examples, forget.sample_ids) if one not in local.loaded.removed
-    ]
+    had = local.loaded.removed | local.tombstones.sample_ids
+    missing = [one for one in unknown_ids(local.examples, forget.sample_ids) if one not in had]
     if missing:
         plain = [item for item in missing if not is_keyed(item)]
         named = f": {', '.join(plain[:5])}{', …' if len(missing) > 5 else ''}" if plain else ""
@@ -157,17 +156,18 @@ def handle_known(_: Message, local: ClientWork) -> RecordDict:
     """Say which of some samples this client does not have, or no longer, and which it may never use again."""
     ids = from_plain(Forget, local.values["forget"]).sample_ids
     asked = {local.loaded.names.get(item, item): item for item in ids}
+    tombstones = local.tombstones
     unknown = {*unknown_ids(local.examples, asked)}
-    removed = unknown & local.loaded.removed
+    removed, erased = unknown & local.loaded.removed, unknown & tombstones.sample_ids
     of_these = forgotten_mask(local.examples, Forget(sample_ids=frozenset(asked)))
-    gone = local.examples.select(of_these & forgotten_mask(local.examples, local.tombstones))
+    gone = local.examples.select(of_these & forgotten_mask(local.examples, tombstones))
     labels = gone.targets.tolist() if gone.has_labels else [None] * len(gone)
-    forgotten = {
-        asked[item]: label if label in local.tombstones.classes else None
+    forgotten = dict.fromkeys(asked[item] for item in erased) | {
+        asked[item]: label if label in tombstones.classes else None
         for item, label in zip(gone.ids.tolist(), labels, strict=True)
     }
     known = KnownSamples(
-        unknown=frozenset(asked[item] for item in unknown - removed),
+        unknown=frozenset(asked[item] for item in unknown - removed - erased),
         removed=frozenset(asked[item] for item in removed),
         forgotten=forgotten,
         moved=local.loaded.moved,

@@ -61,13 +61,17 @@ class Sites:
         app = make_server_app(lambda _: TASK, table="own")
         app(grid, Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=settings))
 
-    def request(self) -> DeletionRequest:
-        """The one request."""
+    def requests(self) -> list[DeletionRequest]:
+        """All requests."""
         ledger = Ledger.open(ledger_url(self.directory / "server"), subject_keys(self.directory / "server"))
         try:
-            (found,) = ledger.requests.select()
+            return list(ledger.requests.select())
         finally:
             ledger.close()
+
+    def request(self) -> DeletionRequest:
+        """The one request."""
+        (found,) = self.requests()
         return found
 
 
@@ -116,6 +120,19 @@ def test_a_sample_whose_row_is_gone_is_forgotten_without_it(tmp_path: Path, meth
     sites.run(6, f"at=3 client=1 samples=patient-5 method={method}", **settings)
     assert sites.request().status is Status.COMPLETED
     assert (tmp_path / "1" / "removed-samples").read_text() == ""  # a hash of the id is enough from now on
+
+
+def test_a_row_that_was_forgotten_and_then_removed_is_no_unknown_one(tmp_path: Path) -> None:
+    """As a list has it that names all records of a person, some of which were forgotten before."""
+    sites = Named(tmp_path)
+    script = "at=1 client=1 samples=patient-3 method=natural"
+    sites.run(3, script)
+    sites.kept.remove(3)
+    sites.run(4, script)
+    sites.run(6, f"{script}; at=4 client=1 samples=patient-3,patient-4 method=gradient-ascent")
+    first, second = sites.requests()
+    assert (first.status, second.status) == (Status.COMPLETED, Status.COMPLETED), second.reason
+    assert second.attempts == 1
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ from strategies.sessions.payloads import INVITATION, Invitation
 from strategies.tls_files import TlsFiles
 from unlearning.errors import DataError, FlowerUnlearningError, SecureAggregationError, SessionError
 from unlearning.local_layers import at_site
-from unlearning.methods.method import ClientSite, Reply
+from unlearning.methods.method import ClientSite, Instruction, Method, Reply
 from unlearning.methods.preparation import LocalRound, train_prepared
 from unlearning.methods.registry import method_named
 from unlearning.pseudonyms import is_keyed
@@ -117,15 +117,18 @@ def handle_unlearn(message: Message, local: ClientWork) -> RecordDict:
     """
     name, instruction = instruction_of(message)
     forget = local.reveal(instruction.forget)
-    site, method = _site(local, name, forget), method_named(name)
+    method = method_named(name)
+    instruction = replace(instruction, forget=forget, training=local.training(instruction.training))
+    site = _site(local, method, instruction)
     refuse_unhidden_method(local, method.info)
     account = count_training(local, instruction.training, site.retain)
-    instruction = replace(instruction, forget=forget, training=local.training(instruction.training))
     return reply_content(method.client_step(instruction, site), account)
 
 
-def _site(local: ClientWork, method: str, forget: Forget) -> ClientSite:
-    had = local.loaded.removed | local.tombstones.sample_ids
+def _site(local: ClientWork, method: Method, instruction: Instruction) -> ClientSite:
+    forget, had = instruction.forget, local.tombstones.sample_ids
+    if not method.uses_forgotten(instruction):
+        had |= local.loaded.removed
     missing = [one for one in unknown_ids(local.examples, forget.sample_ids) if one not in had]
     if missing:
         plain = [item for item in missing if not is_keyed(item)]
@@ -135,14 +138,14 @@ def _site(local: ClientWork, method: str, forget: Forget) -> ClientSite:
             f"{named}."
         )
     withheld = local.forget_named("withheld")
-    key = (method, forget, withheld)
+    key = (method.info.name, forget, withheld)
     if key not in local.loaded.sites:
         available = local.examples_without()
         local.loaded.sites[key] = ClientSite(
             task=local.task,
             forget=available.select(forgotten_mask(available, forget)),
             retain=local.examples_without(withheld, forget),
-            store=local.memory.store(method),
+            store=local.memory.store(method.info.name),
         )
     site = local.loaded.sites[key]
     return replace(site, task=local.task, memo={}) if local.task.local_layers else site

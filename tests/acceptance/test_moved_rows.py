@@ -13,6 +13,7 @@ from torch import nn
 
 from client import make_client_app
 from server import make_server_app
+from server.deletion import queue
 from server.ledger import Ledger
 from server.state_directory.ledger_address import ledger_url
 from server.state_directory.subject_key import subject_keys
@@ -120,6 +121,29 @@ def test_a_sample_whose_row_is_gone_is_forgotten_without_it(tmp_path: Path, meth
     sites.run(6, f"at=3 client=1 samples=patient-5 method={method}", **settings)
     assert sites.request().status is Status.COMPLETED
     assert (tmp_path / "1" / "removed-samples").read_text() == ""  # a hash of the id is enough from now on
+
+
+@pytest.mark.parametrize("method", ["gradient-ascent", "newton-cg remove_only=true", "retrain"])
+def test_a_row_that_goes_while_its_deletion_begins_is_not_forgotten_without_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """A method that works with the rows would take the others out alone, and the report count all of them."""
+    sites, claim = Named(tmp_path), queue.to_claim
+
+    def remove_too(*arguments: Any, **given: Any) -> Any:
+        found = claim(*arguments, **given)
+        if found[0] and 5 in sites.kept:
+            sites.kept.remove(5)
+        return found
+
+    monkeypatch.setattr(queue, "to_claim", remove_too)
+    sites.run(4, f"at=2 client=1 samples=patient-4,patient-5 method={method}")
+    request = sites.request()
+    assert request.attempts == 1
+    assert request.status is (Status.COMPLETED if method == "retrain" else Status.FAILED)
+    assert (
+        method == "retrain" or "1 of the 2 sample ids are not among this client's examples" in request.reason
+    )
 
 
 def test_a_row_that_was_forgotten_and_then_removed_is_no_unknown_one(tmp_path: Path) -> None:

@@ -395,6 +395,10 @@ class Method(ABC, Generic[ParametersT, PreparationT]):
         """
         return ""
 
+    def uses_forgotten(self, instruction: Instruction) -> bool:
+        """Return whether a client's step works with the examples that the instruction says to forget."""
+        return self.info.works_with_the_data
+
     def sum_size(self, task: Task, model: Vector) -> int:
         """Return how many numbers a client adds to a sum, in an exchange that starts from `model` (d,)."""
         return model.size

@@ -168,6 +168,10 @@ class NewtonCg(Method[NewtonCgParameters]):
         """Return the parameter that asks for the gradient of the forgotten data, where it is set."""
         return "remove_only" if parameters.remove_only else ""
 
+    def uses_forgotten(self, instruction: Instruction) -> bool:
+        """Return whether the gradient of the forgotten data is asked for."""
+        return instruction.operation == FORGET_GRADIENT
+
     def sum_terms(self, instruction: Instruction, reply: Reply) -> list[SumTerm]:
         """Return the vector in units of `_unit`, at the largest rate, so that it is hardly ever shortened."""
         own = NewtonCgParameters.model_validate(instruction.values)

@@ -64,7 +64,7 @@ def request(
         target = Target(Granularity.CLIENT, client)
     else:
         ids = read_sample_ids(samples)
-        _check_own(state_dir, ids)
+        _check_own(state_dir, ids, method)
         target = Target(Granularity.SAMPLE, client, ids)
     key = DirectoryMemory(state_dir).file_request(target, method, {}, particulars)
     how = method or "the method that the server recommends"
@@ -72,18 +72,25 @@ def request(
     show_lines((said,), data={"key": key, "target": target, "method": method})
 
 
-def _check_own(state_dir: Path, ids: Iterable[str]) -> None:
+def _check_own(state_dir: Path, ids: Iterable[str], method: str) -> None:
     """Refuse ids that are none of this site's samples; where it has loaded none yet, say that this is not known.
 
     Raises:
-        InvalidRequest: names the first few.
+        InvalidRequest: names the first few; or some are no longer here, and `method` is left to the server.
     """
     memory = DirectoryMemory(state_dir)
     own = memory.sample_ids()
     if own is None:
         say("Not checked whether these samples are this site's: it has not been asked by a server yet.")
         return
-    wrong = sorted(set(ids).difference(own, memory.removed_samples()))
+    removed = set(ids).intersection(memory.removed_samples())
+    if removed and not method:
+        raise InvalidRequest(
+            f"{len(removed):,} of these samples are no longer here. Name a method that works without them: --method "
+            "retrain, for instance (`flower-unlearn plan` of the server's operator lists all).",
+            code="removed-samples",
+        )
+    wrong = sorted(set(ids).difference(own, removed))
     if wrong:
         raise InvalidRequest(
             f"{len(wrong):,} of the ids are not among this site's {len(own):,} samples: {', '.join(wrong[:5])}"
@@ -92,12 +99,20 @@ def _check_own(state_dir: Path, ids: Iterable[str]) -> None:
 
 
 @app.command(cls=Printing, rich_help_panel=OWNER)
-def ids(state_dir: StateDir) -> None:
+def ids(
+    state_dir: StateDir,
+    removed: Annotated[
+        bool, typer.Option("--removed", help="Those that it no longer has, and the model may know.")
+    ] = False,
+) -> None:
     """List the ids of the samples that this site may use, one a line, as they were last loaded."""
-    own = DirectoryMemory(state_dir).sample_ids()
+    memory = DirectoryMemory(state_dir)
+    own = memory.sample_ids()
     if own is None:
         typer.echo("No server has asked this site for anything yet, so its data was not loaded.", err=True)
         raise typer.Exit(1)
+    if removed:
+        own = memory.removed_samples()
     show_lines(*([one] for one in own), data=own)
 
 
@@ -121,12 +136,16 @@ def status(state_dir: StateDir) -> None:
     problem, tombstones = memory.problem(), to_plain(memory.tombstones())
     filed = {one["key"]: "waiting to travel" for one in memory.outbox()}
     filed |= {one["key"]: one["answer"] for one in memory.answered_requests()}
+    removed = len(memory.removed_samples())
     lines = [("problem:", problem)] if problem else []
+    if removed:
+        said = f"{removed:,} sample(s) that this site no longer has, and the model may know; `ids --removed` lists them"
+        lines.append(("removed:", said))
     show_lines(
         *lines,
         *filed.items(),
         ("tombstones:", json.dumps(tombstones)[:200]),
-        data={"problem": problem, "requests": filed, "tombstones": tombstones},
+        data={"problem": problem, "requests": filed, "removed": removed, "tombstones": tombstones},
     )
 
 

@@ -44,8 +44,9 @@ def load_site(settings: Mapping[str, Any], node_config: Mapping[str, Any]) -> Si
     name = str(node_config.get("hospital") or _name_of(int(node_config["partition-id"])))
     path = _directory(settings, node_config) / f"processed.{name}.data"
     patients = read_patients(path)
-    order = np.random.default_rng(0).permutation(len(patients))
-    held_out, own = (np.sort(part) for part in np.split(order, [len(patients) // HELD_OUT]))
+    rows = np.arange(len(patients))
+    is_held_out = rows % HELD_OUT == HELD_OUT - 1  # and stays so when patients are added
+    held_out, own = rows[is_held_out], rows[~is_held_out]
     preprocessing = Preprocessing.learnt_from(patients[own])
 
     def examples(rows: NDArray[np.intp]) -> Examples:

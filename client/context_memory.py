@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
+from numpy.typing import NDArray
 
 from client.memory import (
     LOCAL,
@@ -86,7 +87,7 @@ class ContextMemory:
     def confirm(self, answers: Mapping[str, str]) -> None:
         """Do nothing: nothing was filed."""
 
-    def used_samples(self) -> list[str]:
+    def no_longer_there(self, usable: Sequence[str], present: NDArray[np.str_]) -> list[str]:
         """Return nothing: the data of a virtual site stays as it is while the run lasts."""
         return []
 

@@ -36,6 +36,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
+import numpy as np
+from numpy.typing import NDArray
+
 from unlearning.certified.round_lengths import PrivateRounds
 from unlearning.errors import CheckpointError, ConfigurationError, InvalidRequest
 from unlearning.gdpr import NOTHING_GIVEN, Particulars
@@ -114,8 +117,10 @@ class ClientMemory(Protocol):
     def confirm(self, answers: Mapping[str, str]) -> None:
         """Take note of the server's answers to the requests with these keys."""
 
-    def used_samples(self) -> list[str]:
-        """Return the samples that this client could use before: first those that are removed, the longest ago first."""
+    def no_longer_there(self, usable: Sequence[str], present: NDArray[np.str_]) -> list[str]:
+        """Return the samples that this client could use before and that are not `present`, as they went; of those that
+        are, it may now use the `usable` ones.
+        """
 
     def note_samples(self, ids: Iterable[str], removed: Sequence[str] = ()) -> None:
         """Take note of the samples that this client may use, and of those that it could and no longer has."""
@@ -277,9 +282,13 @@ class DirectoryMemory:
                 if request["answer"] != answer:
                     _write(sent, {**request, "answer": answer})
 
-    def used_samples(self) -> list[str]:
-        """Return the ids that `note_samples` wrote down."""
-        return [*self.removed_samples(), *(self.sample_ids() or ())]
+    def no_longer_there(self, usable: Sequence[str], present: NDArray[np.str_]) -> list[str]:
+        """Return those that `note_samples` wrote down."""
+        known = self.removed_samples()
+        if self._has_noted(SAMPLE_IDS, _lines(usable)):  # there may be millions, and they hardly ever change
+            return known
+        used, there = [*known, *(self.sample_ids() or ())], set(present.tolist())
+        return [one for one in dict.fromkeys(used) if one not in there]
 
     def note_samples(self, ids: Iterable[str], removed: Sequence[str] = ()) -> None:
         """Write the ids down, where they are not those that are written."""
@@ -292,9 +301,13 @@ class DirectoryMemory:
         return self._ids(_REMOVED) or []
 
     def _note_ids(self, name: str, ids: Iterable[str]) -> None:
-        path, content = self._directory / name, "".join(f"{item}\n" for item in ids).encode()
-        if not path.exists() or path.read_bytes() != content:
-            write_atomically(path, content)
+        content = _lines(ids)
+        if not self._has_noted(name, content):
+            write_atomically(self._directory / name, content)
+
+    def _has_noted(self, name: str, content: bytes) -> bool:
+        path = self._directory / name
+        return path.exists() and path.read_bytes() == content
 
     def _ids(self, name: str) -> list[str] | None:
         path = self._directory / name
@@ -405,6 +418,10 @@ _TOO_LARGE = (
     f"The request is larger than {SITE_REQUEST_BYTES:,} bytes, the most that travels with an answer. Split the list of "
     "sample ids."
 )
+
+
+def _lines(ids: Iterable[str]) -> bytes:
+    return "".join(f"{item}\n" for item in ids).encode()
 
 
 def _size(request: Mapping[str, Any]) -> int:

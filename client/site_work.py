@@ -1,6 +1,6 @@
 """What a client has at hand for one message: its data without what it may never use again, its task, its settings."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from logging import getLogger
 from typing import Any, TypeAlias
@@ -89,12 +89,16 @@ class SiteLoader:
         moved = ""
         if directory is not None:
             moved = check_places(directory, site.train, are_some_forgotten=bool(tombstones.sample_ids))
-        used = memory.used_samples()
-        names = names_of(memory.keys(), {*site.train.ids.tolist(), *site.test.ids.tolist(), *used})
+        names = names_of(memory.keys(), {*site.train.ids.tolist(), *site.test.ids.tolist()})
+        gone = forgotten_mask(site.train, reveal(tombstones, names))
+        usable = site.train.ids[~gone].tolist()
+        removed = memory.no_longer_there(usable, site.train.ids)
+        names |= names_of(memory.keys(), removed)
         tombstones = reveal(tombstones, names)
-        removed = _no_longer_there(used, site.train, tombstones)
-        gone = forgotten_mask(site.train, tombstones)
-        memory.note_samples(site.train.ids[~gone].tolist(), removed)
+        removed = (
+            [] if tombstones.everything else [one for one in removed if one not in tombstones.sample_ids]
+        )
+        memory.note_samples(usable, removed)
         gone &= ~forgotten_mask(site.train, reveal(forget, names))
         return LoadedSite(
             task=task,
@@ -105,14 +109,6 @@ class SiteLoader:
             moved=moved,
             removed=frozenset(removed),
         )
-
-
-def _no_longer_there(used: Sequence[str], train: Examples, tombstones: Forget) -> list[str]:
-    """Return which of the samples that could be used before a site has no longer, in order; not the forgotten ones."""
-    if tombstones.everything:
-        return []
-    known = {*train.ids.tolist(), *tombstones.sample_ids}
-    return [one for one in dict.fromkeys(used) if one not in known]
 
 
 def _unseen(site: Site, seen: frozenset[str]) -> Examples:

@@ -64,7 +64,7 @@ def request(
         target = Target(Granularity.CLIENT, client)
     else:
         ids = read_sample_ids(samples)
-        _check_own(state_dir, ids, method)
+        _check_own(state_dir, ids)
         target = Target(Granularity.SAMPLE, client, ids)
     key = DirectoryMemory(state_dir).file_request(target, method, {}, particulars)
     how = method or "the method that the server recommends"
@@ -72,25 +72,18 @@ def request(
     show_lines((said,), data={"key": key, "target": target, "method": method})
 
 
-def _check_own(state_dir: Path, ids: Iterable[str], method: str) -> None:
+def _check_own(state_dir: Path, ids: Iterable[str]) -> None:
     """Refuse ids that are none of this site's samples; where it has loaded none yet, say that this is not known.
 
     Raises:
-        InvalidRequest: names the first few; or some are no longer here, and `method` is left to the server.
+        InvalidRequest: names the first few.
     """
     memory = DirectoryMemory(state_dir)
     own = memory.sample_ids()
     if own is None:
         say("Not checked whether these samples are this site's: it has not been asked by a server yet.")
         return
-    removed = set(ids).intersection(memory.removed_samples())
-    if removed and not method:
-        raise InvalidRequest(
-            f"{len(removed):,} of these samples are no longer here. Name a method that works without them: --method "
-            "retrain, for instance (`flower-unlearn plan` of the server's operator lists all).",
-            code="removed-samples",
-        )
-    wrong = sorted(set(ids).difference(own, removed))
+    wrong = sorted(set(ids).difference(own, memory.removed_samples()))
     if wrong:
         raise InvalidRequest(
             f"{len(wrong):,} of the ids are not among this site's {len(own):,} samples: {', '.join(wrong[:5])}"

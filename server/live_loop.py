@@ -186,7 +186,8 @@ class LiveLoop:
         if state.phase is Phase.TRAINING:
             self._file_scripted(state.training_rounds)
             ask = partial(ask_sites, context.clients, number=state.round)
-            moves = tuple(queue.to_schedule(context.ledger, state.exclusions, self._undecided, ask))
+            now = context.writer.now()
+            moves = tuple(queue.to_schedule(context.ledger, state.exclusions, self._undecided, ask, now))
             if moves:
                 self.commit(Step(state=state, moves=moves, overtakable=True))
         context.clients.restrict(state)

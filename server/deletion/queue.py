@@ -6,7 +6,9 @@ from datetime import datetime, timedelta
 from server.deletion.never_used import NOTHING_TO_UNLEARN
 from server.federation.state import Move, Note
 from server.ledger import Ledger
-from server.requests.admission import check_admissible
+from server.ledger.decisions import Instead
+from server.ledger.records import RECOMMENDED
+from server.requests.admission import check_admissible, method_without_the_data
 from server.requests.privacy_budget import may_serve_together
 from server.requests.recommending import waits_for
 from strategies.settings.run_config import RunSettings
@@ -19,17 +21,25 @@ from unlearning.one_line import as_line
 from unlearning.outcomes import weakest
 from unlearning.requests import DeletionRequest, Exclusions, KnownSamples, Status, Target
 
+REMOVED = "removed-samples"
+"""The code of a request whose method works with samples that their site no longer has."""
+
 AskSites = Callable[[Mapping[str, frozenset[str]]], Mapping[str, KnownSamples]]
 """Asks clients for samples, by client; returns what those say that give an answer."""
 
 
 def to_schedule(
-    ledger: Ledger, forgotten: Exclusions, undecided: dict[str, Exclusions], ask_sites: AskSites
+    ledger: Ledger,
+    forgotten: Exclusions,
+    undecided: dict[str, Exclusions],
+    ask_sites: AskSites,
+    now: datetime,
 ) -> Iterator[Move]:
     """Check what was received or accepted once more, now with the live federation; yield its move into the queue.
 
     Requests that are held, or wait for a decision, stay where they are. Of the latter those are answered that are
-    forgotten meanwhile, and those that cannot be carried out fail. Sites are asked which samples they know.
+    forgotten meanwhile, and those that cannot be carried out fail. Sites are asked which samples they know. A request
+    that was filed without a method is filed again with another one where its site no longer has them.
     undecided: what was forgotten when one that waits was checked last, by request; brought up to date.
     """
     waiting = ledger.requests.with_targets(
@@ -45,7 +55,8 @@ def to_schedule(
             yield _answered(ledger, request, target)
             continue
         if (said := _decided_by(ledger, request, target, known.get(target.client_id or ""))) is not None:
-            yield said
+            if not _is_filed_otherwise(ledger, request, said, now):
+                yield said
             continue
         try:
             check_admissible(ledger, target, method=request.method, parameters=request.parameters)
@@ -89,12 +100,29 @@ def _decided_by(
             f"Client {client} no longer has {len(removed):,} of the {target.num_samples:,} samples, and "
             f"{request.method} works with what is to be forgotten; nothing was begun."
         )
-        return Move(request_id=request.id, to=Status.FAILED, reason=reason, result={CODE: "removed-samples"})
+        return Move(request_id=request.id, to=Status.FAILED, reason=reason, result={CODE: REMOVED})
     gone = known.only(target.sample_ids).forgotten
     labels = {item: label for item, label in gone.items() if label is not None}
     if len(gone) == len(target.sample_ids) and ledger.answers(target, labels):
         return _answered(ledger, request, target, labels)
     return None
+
+
+def _is_filed_otherwise(ledger: Ledger, request: DeletionRequest, said: Move, now: datetime) -> bool:
+    """Return whether a request that fails for want of its data was filed again with a method that needs none of it.
+
+    So it is where the method was left to the federation, as privacy tools do that have the data erased at once.
+    """
+    filed = ledger.events.page(request.id, limit=1)
+    is_left_open = any(RECOMMENDED in event.detail for event in filed)
+    if (said.result or {}).get(CODE) != REMOVED or not is_left_open:
+        return False
+    if (found := method_without_the_data(ledger, request)) is None:
+        return False
+    needed = request.approvals_needed if request.status is Status.AWAITING else 0
+    instead = Instead(method=found[0], parameters=found[1], approvals_needed=needed)
+    ledger.decisions.replace(request.id, instead, by="federation", now=now, reason=said.reason)
+    return True
 
 
 def _works_with_the_data(request: DeletionRequest) -> bool:

@@ -16,6 +16,7 @@ from server.ledger.records import (
     ATTEMPTS_BEFORE,
     DAY,
     HELD,
+    RECOMMENDED,
     SUBMITTED,
     TARGET_FIELDS,
     UNBOUNDED,
@@ -80,7 +81,7 @@ class Requests:
                 _refuse_another(connection, known, new, listed)
                 return known
             _refuse_if_over(connection, new, allowance, now)
-            detail = {"reason": f"{new.method}: {new.why}"} if new.why else {}
+            detail = {"reason": f"{new.method}: {new.why}", RECOMMENDED: True} if new.why else {}
             if new.replays:
                 detail["text"] = f"filed again by a restore; it was {new.replays}"
             return file_request(connection, new, days, now, listed, by=new.submitted_by, detail=detail)

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,10 @@ from client import make_client_app
 from server import make_server_app
 from server.deletion import queue
 from server.ledger import Ledger
+from server.ledger.records import NewRequest
+from server.requests import admission
+from server.requests.admission import admit
+from server.requests.recommending import Recommendation
 from server.state_directory.ledger_address import ledger_url
 from server.state_directory.subject_key import subject_keys
 from strategies.in_process_grid import InProcessGrid
@@ -22,11 +28,12 @@ from tests.acceptance.test_user_models import DROPPED
 from tests.federation import DEFAULTS
 from unlearning.advice import CODE
 from unlearning.methods.registry import METHODS
-from unlearning.requests import DeletionRequest, Status
+from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.tasks import Examples, Site, Task
 from unlearning.tasks.task import numbered
 
 TASK = Task.classifier("a user's", lambda: nn.Linear(6, 2), num_classes=2)
+PATIENT = Target(Granularity.SAMPLE, "1", frozenset({"patient-5"}))
 TABLE = np.random.default_rng(0).normal(size=(3, 20, 6)).astype(np.float32)
 
 
@@ -62,13 +69,16 @@ class Sites:
         app = make_server_app(lambda _: TASK, table="own")
         app(grid, Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=settings))
 
+    def ledger(self) -> AbstractContextManager[Ledger]:
+        """The federation's ledger while no run has it."""
+        return closing(
+            Ledger.open(ledger_url(self.directory / "server"), subject_keys(self.directory / "server"))
+        )
+
     def requests(self) -> list[DeletionRequest]:
         """All requests."""
-        ledger = Ledger.open(ledger_url(self.directory / "server"), subject_keys(self.directory / "server"))
-        try:
+        with self.ledger() as ledger:
             return list(ledger.requests.select())
-        finally:
-            ledger.close()
 
     def request(self) -> DeletionRequest:
         """The one request."""
@@ -121,6 +131,32 @@ def test_a_sample_whose_row_is_gone_is_forgotten_without_it(tmp_path: Path, meth
     sites.run(6, f"at=3 client=1 samples=patient-5 method={method}", **settings)
     assert sites.request().status is Status.COMPLETED
     assert (tmp_path / "1" / "removed-samples").read_text() == ""  # a hash of the id is enough from now on
+
+
+@pytest.mark.parametrize("approval", ["none", "officer"])
+def test_where_the_method_is_left_to_the_federation_it_takes_one_that_needs_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, approval: str
+) -> None:
+    """As a privacy tool does that has the row erased and files the request at once."""
+    sites = Named(tmp_path)
+    sites.run(2, approval=approval)
+    sites.kept.remove(5)
+    advised = Recommendation(method="puf-special", why="It is nearest.")
+    monkeypatch.setattr(admission, "_recommended", lambda *_: advised)
+    with sites.ledger() as ledger:
+        new = NewRequest(target=PATIENT, submitted_by="tool", idempotency_key="1")
+        assert admit(ledger, new, now=datetime.now(UTC), by_operator=False).method == "puf-special"
+    monkeypatch.undo()
+    sites.run(3, approval=approval)
+    old, new = sites.requests()
+    assert (old.status, old.replaced_by, new.submitted_by) == (Status.REPLACED, new.id, "tool")
+    assert not METHODS[new.method].info.works_with_the_data
+    if approval == "officer":
+        assert new.status is Status.AWAITING
+        with sites.ledger() as ledger:
+            ledger.decisions.accept(new.id, by="officer", now=datetime.now(UTC))
+    sites.run(6, approval=approval)
+    assert sites.requests()[1].status is Status.COMPLETED
 
 
 @pytest.mark.parametrize("method", ["gradient-ascent", "newton-cg remove_only=true", "retrain"])

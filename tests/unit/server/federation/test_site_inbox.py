@@ -254,12 +254,7 @@ def test_ids_of_others_are_refused_at_the_site(tmp_path):
     assert "1 of the ids are not among this site's 2 samples: x." in " ".join(said.split())
     assert len(DirectoryMemory(site).outbox()) == 1
     DirectoryMemory(site).note_samples(["a", "b"], removed=["x"])
-    status, said = run_program(*command)
-    assert status == 2
-    assert "1 of these samples are no longer here. Name a method that works without them" in " ".join(
-        said.split()
-    )
-    assert run_program(*command, "--method", "retrain")[0] == 0  # the model may have learnt of it
+    assert run_program(*command)[0] == 0  # the model may have learnt of it
     listed = run_program("flower-unlearn-site", "ids", "--state-dir", str(site), "--removed")
     assert listed == (0, "x\n")
     status, said = run_program("flower-unlearn-site", "status", "--state-dir", str(site))

@@ -118,15 +118,16 @@ def test_a_request_that_waits_for_a_decision_is_checked_once_and_scheduled_when_
     live_at(ledger, token, NOW).set_facts({APPROVAL: 1})
     first, second = file(ledger), file(ledger, CLIENT_4)
     forgotten, undecided = Exclusions(), {}
-    assert list(to_schedule(ledger, forgotten, undecided, lambda _: {})) == []
+    assert list(to_schedule(ledger, forgotten, undecided, lambda _: {}, NOW)) == []
     assert undecided == {first.id: forgotten, second.id: forgotten}
     ledger.decisions.accept(first.id, by="olga", now=NOW)
-    (move,) = to_schedule(ledger, forgotten, undecided, lambda _: {})
+    (move,) = to_schedule(ledger, forgotten, undecided, lambda _: {}, NOW)
     assert (move.request_id, move.to) == (first.id, Status.SCHEDULED)
     live_at(ledger, token, NOW).set_facts({APPROVAL: 0})
     forget(ledger, token, CLIENT_4)
     moves = {
-        move.request_id: move.to for move in to_schedule(ledger, ledger.exclusions(), undecided, lambda _: {})
+        move.request_id: move.to
+        for move in to_schedule(ledger, ledger.exclusions(), undecided, lambda _: {}, NOW)
     }
     assert moves[second.id] is Status.COMPLETED
 
@@ -164,7 +165,7 @@ def test_what_is_forgotten_already_is_accepted_and_answered_by_the_earlier_reque
     forget(ledger, token, forgotten)
     again = file(ledger, target)
     assert again.status is Status.RECEIVED
-    (move,) = to_schedule(ledger, ledger.exclusions(), {}, lambda _: {})
+    (move,) = to_schedule(ledger, ledger.exclusions(), {}, lambda _: {}, NOW)
     assert (move.request_id, move.to, move.result) == (
         again.id,
         Status.COMPLETED,
@@ -178,9 +179,9 @@ def test_a_request_that_was_checked_while_it_waited_for_its_decision_is_schedule
     """Also where nothing was forgotten since that check, which need not be repeated while it waits."""
     live_at(ledger, token, NOW).set_facts({APPROVAL: 1})
     request, forgotten, undecided = file(ledger), ledger.exclusions(), dict[str, Exclusions]()
-    assert list(to_schedule(ledger, forgotten, undecided, lambda _: {})) == []
+    assert list(to_schedule(ledger, forgotten, undecided, lambda _: {}, NOW)) == []
     ledger.decisions.accept(request.id, by="olga", now=NOW)
-    (move,) = to_schedule(ledger, forgotten, undecided, lambda _: {})
+    (move,) = to_schedule(ledger, forgotten, undecided, lambda _: {}, NOW)
     assert (move.request_id, move.to) == (request.id, Status.SCHEDULED)
 
 

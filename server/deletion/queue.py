@@ -1,6 +1,7 @@
 """The queue of deletion requests: what was received is checked and scheduled, what can be served now is claimed."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from server.deletion.never_used import NOTHING_TO_UNLEARN
@@ -13,7 +14,7 @@ from server.requests.privacy_budget import may_serve_together
 from server.requests.recommending import waits_for
 from strategies.settings.run_config import RunSettings
 from unlearning.advice import CODE
-from unlearning.errors import RequestError
+from unlearning.errors import IllegalMove, RequestError
 from unlearning.methods.eligibility import may_go_together
 from unlearning.methods.method import Method
 from unlearning.methods.registry import method_named
@@ -113,15 +114,16 @@ def _is_filed_otherwise(ledger: Ledger, request: DeletionRequest, said: Move, no
 
     So it is where the method was left to the federation, as privacy tools do that have the data erased at once.
     """
-    filed = ledger.events.page(request.id, limit=1)
-    is_left_open = any(RECOMMENDED in event.detail for event in filed)
-    if (said.result or {}).get(CODE) != REMOVED or not is_left_open:
+    if (said.result or {}).get(CODE) != REMOVED:
         return False
-    if (found := method_without_the_data(ledger, request)) is None:
+    is_left_open = any(RECOMMENDED in event.detail for event in ledger.events.page(request.id, limit=1))
+    found = method_without_the_data(ledger, request) if is_left_open else None
+    if found is None:
         return False
     needed = request.approvals_needed if request.status is Status.AWAITING else 0
     instead = Instead(method=found[0], parameters=found[1], approvals_needed=needed)
-    ledger.decisions.replace(request.id, instead, by="federation", now=now, reason=said.reason)
+    with suppress(IllegalMove):  # it was cancelled meanwhile
+        ledger.decisions.replace(request.id, instead, by="federation", now=now, reason=said.reason)
     return True
 
 

@@ -48,7 +48,7 @@ def check_own_functions(
     names = sorted(set(_own_functions(loss)))
     if not names:
         return
-    few, gap, why = few_of(examples), math.inf, ""
+    few, gap, why = few_of(examples), math.inf, "Its derivatives are not finite."
     for exact in (replace(task, dtype=torch.float64), task):
         if gap > TOLERANCE:
             try:

@@ -332,8 +332,6 @@ def _private_epochs(
     optimizer: Optimizer,
 ) -> float:
     """Run the local epochs with differential privacy for single samples, in place; the mean loss, without noise."""
-    generator = torch.Generator().manual_seed(settings.seed)
-    augment = task.augment if settings.augment else None
     return train_privately(
         task,
         model,
@@ -342,7 +340,7 @@ def _private_epochs(
         clip_norm=settings.sample_clip_norm,
         noise_multiplier=settings.sample_noise,
         optimizer=optimizer,
-        augment=None if augment is None else lambda inputs: augment(inputs, generator),
+        augment=task.augment if settings.augment else None,
     )
 
 

@@ -7,7 +7,10 @@
 
 The optimiser goes on with g as with any gradient. One sample more or less changes the sum by at most C, so all steps
 of all rounds are a composition of sampled Gaussian mechanisms, which `spent_epsilon` counts; the other sites' models
-in between are post-processing. Each training draws a fresh key, for who is drawn and for the noise.
+in between are post-processing. Each training draws a fresh key, for who is drawn, for the noise and for all else that
+is random: with augmentation or dropout by a seed that the server knows, one sample more would change what the others'
+gradients are, and the server would see it. Augmentation changes each example by itself, or mixed ones would have a part
+in several gradients.
 
 n counts as known: it decides q, and the weight of the site's model.
 
@@ -19,7 +22,7 @@ other projects.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from secrets import token_bytes
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -29,10 +32,13 @@ from torch.func import grad, vmap
 from unlearning.certified.round_lengths import PrivateRounds
 from unlearning.certified.secret_noise import KeyedNormal, derived_key
 from unlearning.embeddings import differentiable_embeddings
+from unlearning.errors import AppError
 from unlearning.parameters import outputs_with
-from unlearning.runtime.devices import inputs_for, targets_for
-from unlearning.tasks.inputs import Inputs, each, outputs_of
+from unlearning.runtime.devices import drawing, inputs_for, targets_for
+from unlearning.tasks.inputs import Inputs, count_of, each, outputs_of
 from unlearning.tasks.task import Examples, Task
+
+Augment: TypeAlias = Callable[[Any, torch.Generator], Inputs]
 
 _CHUNK_NUMBERS = 2**21
 """Most numbers of single gradients that are in memory at a time; more are slower, as they leave the caches."""
@@ -66,31 +72,56 @@ def train_privately(
     noise_multiplier: float,
     optimizer: Any,
     key: bytes | None = None,
-    augment: Callable[[Inputs], Inputs] | None = None,
+    augment: Augment | None = None,
 ) -> float:
     """Train `model` in place; return the mean loss of the drawn examples, which has no noise (nan: none was drawn).
 
     optimizer: of the model's parameters, as torch's. key: 32 secret bytes, used once; None draws them.
-    augment: changes a batch's inputs, each by itself.
+    augment: changes inputs (n, ...), here those of one example at a time.
+
+    Raises:
+        AppError: `augment` does not return one example for one.
     """
     key, device = key or token_bytes(32), next(model.parameters()).device
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     normal, expected = KeyedNormal(derived_key(key, "noise")), steps.sampling * len(examples)
     total, seen = 0.0, 0
-    for drawn in _draws(KeyedNormal(derived_key(key, "who is drawn")), len(examples), steps):
-        sums = [torch.zeros_like(weight, dtype=torch.float64) for weight in weights]
-        if len(drawn):
-            inputs, targets = examples.batch(drawn)
-            if augment is not None:
-                inputs = augment(inputs)
-            inputs, targets = inputs_for(task, inputs, device), targets_for(task, targets, device)
-            total += add_clipped(task, model, inputs, targets, clip_norm, sums)
-            seen += len(drawn)
-        for weight, clean in zip(weights, sums, strict=True):
-            noise = torch.from_numpy(normal.standard_normal(clean.numel())).view(clean.shape).to(device)
-            weight.grad = ((clean + noise_multiplier * clip_norm * noise) / expected).to(weight.dtype)
-        optimizer.step()
+    generator = torch.Generator().manual_seed(_seed(key, "augmentation"))
+    with drawing(
+        _seed(key, "all else"), device
+    ):  # dropout, and what the app's augmentation draws beside `generator`
+        for drawn in _draws(KeyedNormal(derived_key(key, "who is drawn")), len(examples), steps):
+            sums = [torch.zeros_like(weight, dtype=torch.float64) for weight in weights]
+            if len(drawn):
+                inputs, targets = examples.batch(drawn)
+                if augment is not None:
+                    inputs = _augmented(augment, inputs, len(drawn), generator)
+                inputs, targets = inputs_for(task, inputs, device), targets_for(task, targets, device)
+                total += add_clipped(task, model, inputs, targets, clip_norm, sums)
+                seen += len(drawn)
+            for weight, clean in zip(weights, sums, strict=True):
+                noise = torch.from_numpy(normal.standard_normal(clean.numel())).view(clean.shape).to(device)
+                weight.grad = ((clean + noise_multiplier * clip_norm * noise) / expected).to(weight.dtype)
+            optimizer.step()
     return total / seen if seen else float("nan")
+
+
+def _seed(key: bytes, what: str) -> int:
+    return int.from_bytes(derived_key(key, what)[:8]) >> 1
+
+
+def _augmented(augment: Augment, inputs: Inputs, count: int, generator: torch.Generator) -> Inputs:
+    rows = []
+    for number in range(count):
+        row = augment(each(lambda one, at=number: one[at : at + 1], inputs), generator)
+        if count_of(row) != 1:
+            raise AppError(
+                f"Task.augment gave {count_of(row)} examples for one. With privacy for single samples let it change "
+                "each example by itself.",
+                code="augment",
+            )
+        rows.append(row)
+    return each(lambda *parts: torch.cat(parts), *rows)
 
 
 def _draws(normal: KeyedNormal, num_examples: int, steps: PrivateSteps) -> Iterator[np.ndarray[Any, Any]]:

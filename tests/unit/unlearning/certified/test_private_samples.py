@@ -3,12 +3,14 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.raising import raises
 from tests.tasks import tiny_classification
 from tests.unit.unlearning.certified.test_private_training import shown_by
 from unlearning.certified import private_samples
@@ -117,10 +119,16 @@ def test_the_noise_is_z_times_the_clip_norm_over_the_expected_batch():
     assert float(moved.detach().std()) == pytest.approx(3.0 * 0.4 / 6, rel=0.03)
 
 
-def test_each_sample_is_drawn_by_itself_and_every_training_draws_others():
+def test_each_sample_is_drawn_by_itself_and_every_training_draws_others(monkeypatch: pytest.MonkeyPatch):
     examples, steps = data(300), PrivateSteps(count=200, sampling=0.1)
     task, _ = of(lambda: nn.Linear(2, 3))
     sizes = []
+
+    def counted(task: Task, model: nn.Module, inputs: Tensor, *rest: Any) -> float:
+        sizes.append(len(inputs))
+        return add_clipped(task, model, inputs, *rest)
+
+    monkeypatch.setattr(private_samples, "add_clipped", counted)
 
     def run(key: bytes | None) -> np.ndarray:
         model = nn.Linear(2, 3).double()
@@ -135,7 +143,6 @@ def test_each_sample_is_drawn_by_itself_and_every_training_draws_others():
             noise_multiplier=0.1,
             optimizer=Sgd(model.parameters(), lr=0.1, momentum=0.0, weight_decay=0.0, maximize=False),
             key=key,
-            augment=lambda inputs: sizes.append(len(inputs)) or inputs,
         )
         return model.weight.detach().numpy().copy()
 
@@ -144,6 +151,65 @@ def test_each_sample_is_drawn_by_itself_and_every_training_draws_others():
     assert np.std(sizes) == pytest.approx(math.sqrt(300 * 0.1 * 0.9), rel=0.2)
     assert not np.allclose(first, run(None))
     np.testing.assert_array_equal(run(b"k" * 32), run(b"k" * 32))
+
+
+def summed(examples: Examples, key: bytes, task: Task, build: Callable[[], nn.Module]) -> np.ndarray:
+    """Train one step on all examples, without noise; return the sum of their gradients, each shortened to CLIP."""
+    torch.manual_seed(0)
+    model = build().to(task.dtype)
+    before = [weight.detach().clone() for weight in model.parameters()]
+    train_privately(
+        task,
+        model,
+        examples,
+        steps=PrivateSteps(count=1, sampling=1.0),
+        clip_norm=CLIP,
+        noise_multiplier=0.0,
+        optimizer=Sgd(model.parameters(), lr=1.0, momentum=0.0, weight_decay=0.0, maximize=False),
+        key=key,
+        augment=task.augment,
+    )
+    moved = [(old - new).flatten() for old, new in zip(before, model.parameters(), strict=True)]
+    return torch.cat(moved).detach().numpy() * len(examples)
+
+
+def neighbours_mixed(inputs: Tensor, _: torch.Generator) -> Tensor:
+    """As mixup does."""
+    return (inputs + inputs.flip(0)) / 2
+
+
+def test_an_augmentation_that_mixes_examples_puts_none_into_anothers_gradient():
+    """One sample less changes the sum by at most the clip norm; mixed it changed all of them."""
+    task, _ = of(lambda: nn.Linear(2, 3))
+    whole = data(12)
+    strong = Examples(whole.inputs * 50, whole.targets, whole.ids)
+    mixing = replace(task, augment=neighbours_mixed)
+    with_it, without = (
+        summed(one, b"k" * 32, mixing, lambda: nn.Linear(2, 3))
+        for one in (strong, strong.select(np.arange(11)))
+    )
+    assert np.linalg.norm(with_it - without) <= CLIP * (1 + 1e-6)
+
+
+def test_what_dropout_and_augmentation_draw_is_not_known_by_the_seed_of_the_run():
+    """By a seed that the server knows one sample more would change what the others' gradients are."""
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 64), nn.Dropout(0.5), nn.Linear(64, 3))
+
+    task, _ = of(build)
+    for augment in (None, lambda inputs, generator: inputs + torch.randn(inputs.shape, generator=generator)):
+        own = replace(task, augment=augment)
+        first, other, again = (summed(data(), key * 32, own, build) for key in (b"k", b"l", b"k"))
+        assert np.linalg.norm(first - other) > 1e-3
+        np.testing.assert_array_equal(first, again)
+
+
+def test_an_augmentation_that_makes_more_of_one_example_is_refused():
+    task, _ = of(lambda: nn.Linear(2, 3))
+    own = replace(task, augment=lambda inputs, _: torch.cat([inputs, inputs]))
+    with raises(AppError, "augment"):
+        summed(data(), b"k" * 32, own, lambda: nn.Linear(2, 3))
 
 
 def test_steps_are_those_of_the_passes():

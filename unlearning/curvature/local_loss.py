@@ -18,7 +18,13 @@ from unlearning.embeddings import differentiable_embeddings
 from unlearning.errors import DataError, NumericalError
 from unlearning.parameters import Vector, check_length, outputs_with, size_of_vector, slots_by_name
 from unlearning.runtime.devices import computing_device, drawing, inputs_for, targets_for
-from unlearning.task_contract import coupled_loss, couples_examples, draws_numbers, writes_on_inputs
+from unlearning.task_contract import (
+    coupled_loss,
+    couples_examples,
+    draws_numbers,
+    few_batch,
+    writes_on_inputs,
+)
 from unlearning.tasks.inputs import Inputs, outputs_of
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import model_with
@@ -43,6 +49,10 @@ def twice_differentiable(task: Task) -> Iterator[None]:
         ) from exc
 
 
+_SAME = 1e-4
+"""By which the same loss may differ from one time to the next, as a share."""
+
+
 class LocalLoss:
     """The model of `task` at `parameters` (d,) and the loss of `examples` under it.
 
@@ -54,7 +64,7 @@ class LocalLoss:
     Raises:
         DataError: there is no example.
         NumericalError: the model normalises by batch statistics even in eval mode, trains nothing, or changes its
-            inputs; or the loss is no mean over examples.
+            inputs; or the loss is no mean over examples, or another one each time.
         UpdateRefused: `parameters` does not have the model's length.
     """
 
@@ -85,6 +95,21 @@ class LocalLoss:
         self.places: tuple[slice, ...] = tuple(places.values())
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         self.names: tuple[str, ...] = tuple(names[parameter] for parameter in self.trainable)
+        self._refuse_changes()
+
+    def _refuse_changes(self) -> None:
+        """Refuse a loss that is another one the second time: a solver supposes one matrix, else it goes anywhere."""
+        with torch.no_grad(), exact_kernels(self.device):
+            first, again = (
+                float(self.task.loss(self.outputs(inputs), targets))
+                for inputs, targets in (few_batch(self.task, self.examples, self.device) for _ in range(2))
+            )
+        if abs(first - again) > _SAME * abs(first):  # on a GPU sums may differ in their last digits
+            raise NumericalError(
+                f"The loss of {self.task.name} on the same examples was {first:.6g}, then {again:.6g}. Something in "
+                "the model remembers, or draws by a random generator of its own. Make its forward pass repeat itself.",
+                code="changing-loss",
+            )
 
     def __len__(self) -> int:
         return len(self.examples)

@@ -25,7 +25,7 @@ from unlearning.curvature.kinds import (
 from unlearning.curvature.local_loss import LocalLoss, exact_kernels
 from unlearning.curvature.own_functions import check_own_functions
 from unlearning.errors import NumericalError
-from unlearning.parameters import Vector, accumulate, distance, norm
+from unlearning.parameters import Vector, accumulate
 from unlearning.task_contract import few_batch
 from unlearning.tasks.task import Examples, Task
 
@@ -243,35 +243,6 @@ def _remember(held: dict[int, Tensor], saved: Tensor) -> Tensor:
     detached = saved.detach()
     held.setdefault(detached.untyped_storage().data_ptr(), detached)
     return detached
-
-
-def check_reproducible(product: CurvatureProduct, generator: np.random.Generator) -> None:
-    """Refuse a product that answers twice differently for one random vector.
-
-    A solver supposes one matrix; one that changes leads it anywhere, silently. The graphs are built
-    again in between, since a kept graph repeats also what was random when it was built. On a GPU sums
-    may differ in their last digits, which is let pass.
-
-    Raises:
-        NumericalError: the two differ, or are not finite.
-    """
-    vector = generator.standard_normal(product.dimension)
-    first = product(vector)
-    product.release()
-    second = product(vector)
-    if not (np.isfinite(first).all() and np.isfinite(second).all()):
-        raise NumericalError(
-            "A curvature product of a finite vector is not finite. Look for an overflow, a logarithm of zero "
-            "or a square root at zero in the model or loss, or a diverged model."
-        )
-    difference = distance(first, second)
-    allowed = float(np.sqrt(np.finfo(first.dtype).eps)) * norm(first)
-    if difference > allowed:
-        raise NumericalError(
-            f"Two products with one vector differ by {difference:.2e} in norm, {allowed:.2e} is allowed. "
-            "Something in the model remembers, or draws by a random generator of its own: batch statistics that are "
-            "updated in the forward pass, for instance. Make the model's forward pass repeat itself."
-        )
 
 
 def relative_damping(damping: float, largest: float) -> dict[str, float]:

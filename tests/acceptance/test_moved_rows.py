@@ -25,7 +25,7 @@ from server.state_directory.ledger_address import ledger_url
 from server.state_directory.subject_key import subject_keys
 from strategies.in_process_grid import InProcessGrid
 from tests.acceptance.test_user_models import DROPPED
-from tests.cases import SLOW
+from tests.cases import slow_but
 from tests.federation import DEFAULTS
 from unlearning.advice import CODE
 from unlearning.methods.registry import METHODS
@@ -120,11 +120,9 @@ class Named(Sites):
 
 @pytest.mark.parametrize(
     "method",
-    [
-        "retrain",
-        "exact-ridge",
-        *(pytest.param(name, marks=SLOW) for name in ("not", "newton-cg", "fedmemprune", "sisa")),
-    ],
+    slow_but(
+        ("retrain", "exact-ridge"), ("retrain", "exact-ridge", "not", "newton-cg", "fedmemprune", "sisa")
+    ),
 )
 def test_a_sample_whose_row_is_gone_is_forgotten_without_it(tmp_path: Path, method: str) -> None:
     """Its owner took the row out first, as people do who are asked to erase it; the model still knows it."""

@@ -118,8 +118,9 @@ class ClientMemory(Protocol):
         """Take note of the server's answers to the requests with these keys."""
 
     def no_longer_there(self, usable: Sequence[str], present: NDArray[np.str_]) -> list[str]:
-        """Return the samples that this client could use before and that are not `present`, as they went; of those that
-        are, it may now use the `usable` ones.
+        """Return the samples that this client could use before and no longer has, in the order in which they went.
+
+        usable, present: the ids of those that it may use now, and of all that it has.
         """
 
     def note_samples(self, ids: Iterable[str], removed: Sequence[str] = ()) -> None:

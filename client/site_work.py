@@ -95,9 +95,7 @@ class SiteLoader:
         removed = memory.no_longer_there(usable, site.train.ids)
         names |= names_of(memory.keys(), removed)
         tombstones = reveal(tombstones, names)
-        removed = (
-            [] if tombstones.everything else [one for one in removed if one not in tombstones.sample_ids]
-        )
+        removed = [one for one in removed if not (tombstones.everything or one in tombstones.sample_ids)]
         memory.note_samples(usable, removed)
         gone &= ~forgotten_mask(site.train, reveal(forget, names))
         return LoadedSite(

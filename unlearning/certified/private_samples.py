@@ -87,9 +87,8 @@ def train_privately(
     normal, expected = KeyedNormal(derived_key(key, "noise")), steps.sampling * len(examples)
     total, seen = 0.0, 0
     generator = torch.Generator().manual_seed(_seed(key, "augmentation"))
-    with drawing(
-        _seed(key, "all else"), device
-    ):  # dropout, and what the app's augmentation draws beside `generator`
+    # All else: dropout, and what the app's augmentation draws beside `generator`.
+    with drawing(_seed(key, "all else"), device):
         for drawn in _draws(KeyedNormal(derived_key(key, "who is drawn")), len(examples), steps):
             sums = [torch.zeros_like(weight, dtype=torch.float64) for weight in weights]
             if len(drawn):

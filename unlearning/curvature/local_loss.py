@@ -100,10 +100,7 @@ class LocalLoss:
     def _refuse_changes(self) -> None:
         """Refuse a loss that is another one the second time: a solver supposes one matrix, else it goes anywhere."""
         with torch.no_grad(), exact_kernels(self.device):
-            first, again = (
-                float(self.task.loss(self.outputs(inputs), targets))
-                for inputs, targets in (few_batch(self.task, self.examples, self.device) for _ in range(2))
-            )
+            first, again = (float(self.loss_of_few()) for _ in range(2))
         if abs(first - again) > _SAME * abs(first):  # on a GPU sums may differ in their last digits
             raise NumericalError(
                 f"The loss of {self.task.name} on the same examples was {first:.6g}, then {again:.6g}. Something in "
@@ -130,6 +127,11 @@ class LocalLoss:
             if weights is None:
                 return outputs_of(self.model, inputs)
             return outputs_with(self.model, weights, inputs)
+
+    def loss_of_few(self) -> Tensor:
+        """Return the mean loss of a few examples from all over the set, with its graph."""
+        inputs, targets = few_batch(self.task, self.examples, self.device)
+        return self.task.loss(self.outputs(inputs), targets)
 
     def weight(self, batch: slice) -> float:
         """Compute n_b/n, by which the batch's mean loss enters that of the data set."""

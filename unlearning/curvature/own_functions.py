@@ -50,13 +50,12 @@ def check_own_functions(
         return
     few, gap, why = few_of(examples), math.inf, "Its derivatives are not finite."
     for exact in (replace(task, dtype=torch.float64), task):
-        if gap > TOLERANCE:
-            try:
-                gap = min(gap, _least_gap(exact, parameters, few, kind))
-            except (RuntimeError, TypeError) as exc:
-                why = as_line(str(exc), 300)
-    if gap <= TOLERANCE:
-        return
+        try:
+            gap = min(gap, _least_gap(exact, parameters, few, kind))
+        except (RuntimeError, TypeError) as exc:
+            why = as_line(str(exc), 300)
+        if gap <= TOLERANCE:
+            return
     wrong = why if math.isinf(gap) else f"A product with it is {gap:.0%} off finite differences."
     raise NumericalError(
         f"The model or loss of {task.name} has functions of its own ({', '.join(names)}) through which the curvature "

@@ -26,7 +26,6 @@ from unlearning.curvature.local_loss import LocalLoss, exact_kernels
 from unlearning.curvature.own_functions import check_own_functions
 from unlearning.errors import NumericalError
 from unlearning.parameters import Vector, accumulate
-from unlearning.task_contract import few_batch
 from unlearning.tasks.task import Examples, Task
 
 _log = logging.getLogger(__name__)
@@ -98,9 +97,7 @@ class CurvatureProduct:
         self.kind, self.damping, self.l2 = CurvatureKind(kind), damping, l2
         self.num_products = 0
         self._local = LocalLoss(task, parameters, examples)
-        inputs, targets = few_batch(self._local.task, examples, self._local.device)
-        loss = self._local.task.loss(self._local.outputs(inputs), targets)
-        check_own_functions(loss, task, parameters, examples, self.kind)
+        check_own_functions(self._local.loss_of_few(), task, parameters, examples, self.kind)
         self._plan = self._make_plan(memory_budget_bytes, micro_batch_size)
         self._kept: list[BatchCurvature] = []
         self._products_with_kept = 0
